@@ -1,0 +1,114 @@
+"""Conditions: positive types, a closed set of reasons, and a merge that moves times only with the status.
+
+A reason appears here only with the code that sets it. `docs/reasons.md` is generated from the descriptions below.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints
+
+from bayplan.api.meta import StatusSchema, WholeNumber, rfc3339
+
+Status = Literal["True", "False", "Unknown"]
+MAX_MESSAGE = 1024
+MAX_CONDITIONS = 16
+
+
+class ConditionType(StrEnum):
+    """Condition types. All are positive (True is good) but the two that kstatus defines, present only while true."""
+
+    ACCEPTED = "Accepted"
+    MEMORY_FIT = "MemoryFit"
+    PLACED = "Placed"
+    WARM = "Warm"
+    CURRENT = "Current"
+    READY = "Ready"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+
+
+class Reason(StrEnum):
+    """Closed set of reasons. The value is what `kubectl` shows; `REASON_HELP` says what it means and what to do."""
+
+    # Accepted
+    VALID = "Valid"
+    INVALID_SPEC = "InvalidSpec"
+    # MemoryFit
+    FITS = "Fits"
+    INSUFFICIENT_MEMORY = "InsufficientMemory"
+    OVERRIDDEN = "OverriddenByPolicy"
+    NO_LAYOUT = "NoLayout"
+    NO_MATCHING_GPU = "NoMatchingGPU"
+    UNKNOWN_GPU_MEMORY = "UnknownGPUMemory"
+    # Placed
+    PLACED = "Placed"
+    NOTHING_TO_PLACE = "NothingToPlace"
+    INSUFFICIENT_GPU = "InsufficientGPU"
+    FRAGMENTED_CAPACITY = "FragmentedCapacity"
+    NO_NODE_MATCHES = "NoNodeMatches"
+    NO_NODE_MATCHES_TOPOLOGY = "NoNodeMatchesTopology"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    ADMISSION_DENIED = "AdmissionDenied"
+    RESERVING = "Reserving"
+    UNSCHEDULABLE = "Unschedulable"
+    BLOCKED = "Blocked"
+    # Warm
+    WARM = "Warm"
+    WARMUP_RUNNING = "WarmupRunning"
+    WARMUP_FAILED = "WarmupFailed"
+    ENGINE_FAILED = "EngineFailed"
+    IMAGE_PULL_ERROR = "ImagePullError"
+    NOTHING_TO_WARM = "NothingToWarm"
+    # Current
+    CURRENT = "Current"
+    REPLACING = "Replacing"
+    # Ready
+    READY = "Ready"
+    NOT_READY = "NotReady"
+    SUSPENDED = "Suspended"
+    DRAINING = "Draining"
+    SCALED_TO_ZERO = "ScaledToZero"
+
+
+class Condition(StatusSchema):
+    """One entry of `status.conditions`, in the form of the Kubernetes API conventions."""
+
+    type: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    status: Status
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE)] = ""
+    last_transition_time: Annotated[str, StringConstraints(max_length=40)]
+    observed_generation: Annotated[WholeNumber, Field(ge=0)] = 0
+
+
+def merge_conditions(
+    previous: Sequence[Condition],
+    current: Iterable[tuple[ConditionType, Status, Reason, str]],
+    *,
+    generation: int,
+    now: datetime,
+) -> tuple[Condition, ...]:
+    """Return the conditions that `current` states, in its order; types it does not name are dropped.
+
+    `lastTransitionTime` is kept while the status of a type is unchanged, so an unchanged world writes nothing.
+    Messages over 1024 characters are cut with a mark, never refused.
+    """
+    before = {condition.type: condition for condition in previous}
+    merged = []
+    for kind, status, reason, message in current:
+        old = before.get(kind.value)
+        moved = old is None or old.status != status
+        merged.append(
+            Condition(
+                type=kind.value,
+                status=status,
+                reason=reason.value,
+                message=message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
+                last_transition_time=rfc3339(now) if moved or old is None else old.last_transition_time,
+                observed_generation=generation,
+            )
+        )
+    return tuple(merged)

@@ -1,0 +1,57 @@
+"""Every name that Bayplan shares with the cluster: group, labels, annotations, the gate and the warm condition.
+
+They are protocol: other writers (kubelet, gateways, a second operator, users' selectors) read them, so a change here
+is a change of the API.
+"""
+
+from typing import Final
+
+GROUP: Final = "bayplan.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+CATEGORY: Final = "bayplan"
+
+INFERENCEMODEL_KIND: Final = "InferenceModel"
+INFERENCEMODEL_PLURAL: Final = "inferencemodels"
+
+# --- labels on the children of an InferenceModel -------------------------------------------------------------------
+LABEL_MODEL: Final = f"{GROUP}/model"
+"""Name of the InferenceModel. A hint for selectors only: ownership is the controller ownerReference's uid."""
+LABEL_REVISION: Final = f"{GROUP}/revision"
+"""Revision hash of the spec fields that can change an answer or its cost. Never changes on a living pod."""
+LABEL_TEMPLATE: Final = f"{GROUP}/template"
+"""Hash of the other pod inputs: a difference replaces groups one by one, without gates."""
+LABEL_GROUP: Final = f"{GROUP}/group"
+"""Name of the replica group that the pod is a rank of."""
+LABEL_RANK: Final = f"{GROUP}/rank"
+"""Rank inside the group; 0 is the head, which alone is probed and routed."""
+
+APP_NAME: Final = "app.kubernetes.io/name"
+APP_INSTANCE: Final = "app.kubernetes.io/instance"
+APP_COMPONENT: Final = "app.kubernetes.io/component"
+APP_PART_OF: Final = "app.kubernetes.io/part-of"
+APP_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "bayplan"
+
+# --- annotations -----------------------------------------------------------------------------------------------------
+ANNOTATION_ASSIGNMENT: Final = f"{GROUP}/assignment"
+"""On rank 0 only: the whole group's assignment as JSON. Creating that pod is the reservation and the ledger entry."""
+ANNOTATION_PLAN_ID: Final = f"{GROUP}/plan-id"
+"""On every rank: the plan that the pod belongs to; members with another plan id than rank 0 are deleted."""
+ANNOTATION_DRAINING: Final = f"{GROUP}/draining"
+"""RFC 3339 time since which the pod is leaving; readers route nothing new to it."""
+ANNOTATION_NODE_DRAIN: Final = f"{GROUP}/drain"
+"""On a Node, written by people: empty it by moving groups first."""
+
+# --- pods ------------------------------------------------------------------------------------------------------------
+SCHEDULING_GATE: Final = f"{GROUP}/placement"
+CONDITION_WARM: Final = f"{GROUP}/warm"
+"""readinessGate and pod condition: a real generation succeeded on exactly the containers named in its message."""
+ENGINE_CONTAINER: Final = "engine"
+ENGINE_PORT: Final = 8000
+
+# --- field managers and identities -----------------------------------------------------------------------------------
+MANAGER_STATUS: Final = "bayplan-status"
+MANAGER_MODEL: Final = "bayplan-model"
+OPERATOR_LEASE: Final = "bayplan-operator"
+EVENT_COMPONENT: Final = "bayplan-operator"
