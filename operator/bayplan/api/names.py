@@ -38,10 +38,15 @@ ANNOTATION_ASSIGNMENT: Final = f"{GROUP}/assignment"
 """On rank 0 only: the whole group's assignment as JSON. Creating that pod is the reservation and the ledger entry."""
 ANNOTATION_PLAN_ID: Final = f"{GROUP}/plan-id"
 """On every rank: the plan that the pod belongs to; members with another plan id than rank 0 are deleted."""
+ANNOTATION_UNGATED: Final = f"{GROUP}/ungated-at"
+"""RFC 3339 time at which the pod was released to the scheduler; the confirm limit counts from it."""
 ANNOTATION_DRAINING: Final = f"{GROUP}/draining"
 """RFC 3339 time since which the pod is leaving; readers route nothing new to it."""
 ANNOTATION_NODE_DRAIN: Final = f"{GROUP}/drain"
 """On a Node, written by people: empty it by moving groups first."""
+
+ANNOTATION_LAYOUTS: Final = f"{GROUP}/layouts"
+"""On a ControllerRevision: the derived layout per GPU product as JSON, kept while it stays feasible."""
 
 # --- pods ------------------------------------------------------------------------------------------------------------
 SCHEDULING_GATE: Final = f"{GROUP}/placement"

@@ -1,0 +1,1 @@
+"""Pure decisions: frozen records in, frozen decisions out. No I/O, no wall clock, no state."""

@@ -1,0 +1,183 @@
+"""Pods as the API server shows them, reduced to the records that decisions use.
+
+Runs on every pod of the cluster while its JSON is parsed, so it keeps little, and it trusts nothing: labels and
+annotations are whatever somebody wrote there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bayplan.api import names
+from bayplan.api.meta import owner_uid, parse_rfc3339
+from bayplan.planning.members import Assignment, EngineExit, Member
+from bayplan.planning.podrequests import pod_request
+from bayplan.planning.reservation import LivePod
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """What the cache keeps of a pod; `member` is set only for pods with our labels."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    owner_uid: str | None
+    node: str | None
+    gpus: int
+    cpu_millis: int
+    memory_bytes: int
+    terminal: bool
+    member: Member | None = None
+
+    def live(self) -> LivePod:
+        """The record that the recheck uses."""
+        return LivePod(
+            uid=self.uid,
+            node=self.node,
+            gpus=self.gpus,
+            cpu_millis=self.cpu_millis,
+            memory_bytes=self.memory_bytes,
+            terminal=self.terminal,
+            member=self.member,
+        )
+
+
+def view_pod(raw: Mapping[str, Any]) -> PodView:
+    """Project one pod of the API server."""
+    meta, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
+    labels = meta.get("labels") or {}
+    request = pod_request(spec)
+    phase = status.get("phase") or "Pending"
+    member = None
+    if names.LABEL_MODEL in labels:
+        member = _member(meta, spec, status, labels)
+    return PodView(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        resource_version=meta["resourceVersion"],
+        owner_uid=owner_uid(meta),
+        node=spec.get("nodeName") or None,
+        gpus=request.gpus,
+        cpu_millis=request.cpu_millis,
+        memory_bytes=request.memory_bytes,
+        terminal=phase in ("Failed", "Succeeded"),
+        member=member,
+    )
+
+
+def _member(
+    meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any], labels: Mapping[str, Any]
+) -> Member:
+    annotations = meta.get("annotations") or {}
+    assignment, problem = _assignment(annotations.get(names.ANNOTATION_ASSIGNMENT))
+    gates = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
+    conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
+    container = _container(status)
+    warm = conditions.get(names.CONDITION_WARM) or {}
+    is_warm = warm.get("status") == "True"
+    depth, terms = _affinity(spec)
+    rank = labels.get(names.LABEL_RANK, "")
+    request = pod_request(spec)
+    return Member(
+        namespace=meta["namespace"],
+        name=meta["name"],
+        uid=meta["uid"],
+        resource_version=meta["resourceVersion"],
+        owner_uid=owner_uid(meta),
+        model=str(labels.get(names.LABEL_MODEL, "")),
+        revision=str(labels.get(names.LABEL_REVISION, "")),
+        template=str(labels.get(names.LABEL_TEMPLATE, "")),
+        group=str(labels.get(names.LABEL_GROUP, "")),
+        rank=int(rank) if rank.isdecimal() and len(rank) < 4 else None,
+        plan_id=str(annotations.get(names.ANNOTATION_PLAN_ID, "")),
+        created=_time(meta.get("creationTimestamp")) or _EPOCH,
+        assignment=assignment,
+        assignment_error=problem,
+        gated=names.SCHEDULING_GATE in gates,
+        gate_index=gates.index(names.SCHEDULING_GATE) if names.SCHEDULING_GATE in gates else -1,
+        affinity_depth=depth,
+        required_terms=terms,
+        ungated_at=_time(annotations.get(names.ANNOTATION_UNGATED)),
+        node=spec.get("nodeName") or None,
+        phase=status.get("phase") or "Pending",
+        deleting=meta.get("deletionTimestamp") is not None,
+        draining_since=_time(annotations.get(names.ANNOTATION_DRAINING)),
+        pod_ip=status.get("podIP") or None,
+        container_id=container.get("containerID") or None,
+        container_started=_time(_state(container, "running").get("startedAt")),
+        waiting_reason=str(_state(container, "waiting").get("reason", "")),
+        waiting_message=str(_state(container, "waiting").get("message", ""))[:300],
+        failed_reason=str(status.get("reason") or status.get("message") or "")[:300],
+        exit=_exit(_state(container, "terminated")),
+        warm_container_id=str(warm.get("message", "")) if is_warm else None,
+        warm_since=_time(warm.get("lastTransitionTime")) if is_warm else None,
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        scheduling_message=_unschedulable(conditions.get("PodScheduled") or {}),
+        gpus=request.gpus,
+        cpu_millis=request.cpu_millis,
+        memory_bytes=request.memory_bytes,
+    )
+
+
+def _assignment(text: object) -> tuple[Assignment | None, str]:
+    if not isinstance(text, str):
+        return None, ""
+    try:
+        return Assignment.from_json(text), ""
+    except ValueError as error:
+        return None, str(error)[:200]
+
+
+def _time(text: object) -> datetime | None:
+    if not isinstance(text, str):
+        return None
+    try:
+        return parse_rfc3339(text)
+    except ValueError:
+        return None
+
+
+def _container(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    for entry in status.get("containerStatuses") or ():
+        if entry.get("name") == names.ENGINE_CONTAINER:
+            found: Mapping[str, Any] = entry
+            return found
+    return {}
+
+
+def _state(container: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = (container.get("state") or {}).get(kind) or {}
+    return found
+
+
+def _exit(state: Mapping[str, Any]) -> EngineExit | None:
+    if not state:
+        return None
+    code = state.get("exitCode")
+    return EngineExit(
+        exit_code=code if isinstance(code, int) else -1,
+        reason=str(state.get("reason") or "Error"),
+        finished=_time(state.get("finishedAt")) or _EPOCH,
+    )
+
+
+def _unschedulable(condition: Mapping[str, Any]) -> str:
+    if condition.get("status") == "False" and condition.get("reason") != "SchedulingGated":
+        return str(condition.get("message", ""))[:300]
+    return ""
+
+
+def _affinity(spec: Mapping[str, Any]) -> tuple[int, int]:
+    depth, at = 0, spec
+    for key in ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
+        found = at.get(key)
+        if not isinstance(found, Mapping):
+            return depth, 0
+        depth, at = depth + 1, found
+    return depth, len(at.get("nodeSelectorTerms") or ())
