@@ -1,0 +1,1 @@
+"""End-to-end surroundings: a real control plane, a kubelet stand-in, an engine simulator, chaos and scenarios."""

@@ -1,0 +1,160 @@
+"""Show how far a build is: a bar on a terminal, a plain line every ten seconds elsewhere."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+LINE_SECONDS = 10.0
+LINK_WEIGHT = 40.0
+"""How many packages' worth of time one link takes: it is single-threaded and comes after its last package."""
+FIRST_ESTIMATE = 0.05
+"""Share of the work that must be done before a time is named: the first packages say little."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildProgress:
+    """State of a build. `total` is None while unknown; packages found in Go's build cache are never `done`."""
+
+    phase: str
+    done: int
+    total: int | None
+    linked: int
+    links: int
+    seconds: float
+
+    @property
+    def fraction(self) -> float | None:
+        """Return the share of the work that is done, 0 to 1; None while the total is unknown.
+
+        The first link shows that all packages which it needs are there, also those that the cache gave.
+        """
+        if self.total is None:
+            return None
+        whole = self.total + self.links * LINK_WEIGHT
+        compiled = self.total if self.linked == self.links else min(self.done, self.total)
+        return (compiled + self.linked * LINK_WEIGHT) / whole
+
+    @property
+    def remaining_seconds(self) -> float | None:
+        """Return the expected rest, an upper bound when part of the packages is cached; None while it says little."""
+        fraction = self.fraction
+        if fraction is None or fraction < FIRST_ESTIMATE:
+            return None
+        return self.seconds * (1 - fraction) / fraction
+
+    def describe(self) -> str:
+        """Return one line for a log."""
+        if self.total is None:
+            return f"{self.phase}: {self.done} so far, {self.seconds:.0f} s"
+        text = f"{self.phase}: {self.done} of at most {self.total} packages"
+        if self.linked:
+            text += f", {self.linked} of {self.links} programs linked"
+        text += f", {_clock(self.seconds)} elapsed"
+        return text if self.remaining_seconds is None else f"{text}, {self.describe_remaining()}"
+
+    def describe_remaining(self) -> str:
+        """Return the estimate in words that promise no more than it knows."""
+        rest = self.remaining_seconds
+        if rest is None:
+            return "typically 6 to 15 min on 2 cores"
+        return "under a minute left" if rest < 60 else f"about {rest / 60:.0f} min left"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
+
+
+class Reporter(Protocol):
+    """Where a build tells how far it is."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def say(self, text: str) -> None:
+        """Show a message that stays."""
+        ...
+
+    def show(self, progress: BuildProgress) -> None:
+        """Show the current state; called often."""
+        ...
+
+
+class LineReporter:
+    """For logs: one line per message, and per `LINE_SECONDS` of a phase."""
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write = write
+        self._phase = ""
+        self._last = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        self._write(f"[control plane] {text}\n")
+
+    def show(self, progress: BuildProgress) -> None:
+        if progress.phase != self._phase:
+            self._phase, self._last = progress.phase, 0.0
+        if progress.seconds - self._last >= LINE_SECONDS:
+            self._last = progress.seconds
+            self.say(progress.describe())
+
+
+class BarReporter:
+    """For terminals: one bar that stays in place."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[counts]}"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[rest]}"),
+            console=Console(file=file),
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def say(self, text: str) -> None:
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def show(self, progress: BuildProgress) -> None:
+        if self._task is None:
+            self._task = self._progress.add_task(progress.phase, total=None, counts="", rest="")
+        fraction = progress.fraction
+        counts = f"{progress.done}/{progress.total} packages" if progress.total else f"{progress.done} modules"
+        self._progress.update(
+            self._task,
+            description=progress.phase,
+            total=None if fraction is None else 1.0,
+            completed=fraction or 0.0,
+            counts=counts,
+            rest=progress.describe_remaining() if fraction is not None else "",
+        )
+
+
+def reporter_for(file: TextIO) -> Reporter:
+    """Return the reporter that suits a stream."""
+
+    def write(text: str) -> None:
+        file.write(text)
+        file.flush()
+
+    return BarReporter(file) if file.isatty() else LineReporter(write)

@@ -1,0 +1,79 @@
+"""Fixtures that more than one folder uses: a real API server per session, a namespace per test."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.localcluster import ApiError, Cluster, KubeApi, local_cluster_sync
+from e2e.localcluster.build import ensure_binaries
+
+REPOSITORY = Path(__file__).parent.parent
+GRACE_SECONDS = 5
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the API server, so that `-m "not apiserver"` leaves out all of it."""
+    for item in items:
+        if "cluster" in getattr(item, "fixturenames", ()):
+            item.add_marker("apiserver")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the control plane before the first test, whose time limit it would exceed."""
+    if not session.config.option.collectonly and any(
+        "cluster" in getattr(i, "fixturenames", ()) for i in session.items
+    ):
+        asyncio.run(ensure_binaries())
+
+
+class _TestsFailed(Exception):  # noqa: N818 - not an error of its own, it keeps the cluster's logs
+    """Ends the cluster's block as a failure, so that its logs are kept."""
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A control plane with Bayplan's definitions, shared by the session; its nodes count as lost after 5 s of silence.
+
+    Cluster-wide objects (nodes, priority classes) are shared too: give them names of your own and remove them.
+    """
+    try:
+        with local_cluster_sync(provider="embedded", name="pytest", node_monitor_grace_seconds=GRACE_SECONDS) as found:
+            asyncio.run(found.apply(REPOSITORY / "crds"))
+            yield found
+            if request.session.testsfailed:
+                raise _TestsFailed  # noqa: TRY301
+    except _TestsFailed:
+        pass
+
+
+@pytest.fixture
+async def api(cluster: Cluster) -> AsyncIterator[KubeApi]:
+    """A client session as the cluster's administrator."""
+    async with cluster.api() as session:
+        yield session
+
+
+@pytest.fixture
+async def namespace(api: KubeApi) -> AsyncIterator[str]:
+    """A namespace of the test's own in which pods can be created; emptied at once afterwards."""
+    name = f"test-{secrets.token_hex(4)}"
+    await api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+
+    async def has_default_account() -> bool:
+        try:
+            await api.get(f"/api/v1/namespaces/{name}/serviceaccounts/default")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    await api.wait_until(has_default_account, what=f"the default ServiceAccount of {name}")
+    yield name
+    # Bound pods without a kubelet would stay Terminating, and the namespace with them.
+    await api.delete(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds="0")
+    await api.delete(f"/api/v1/namespaces/{name}")
