@@ -8,12 +8,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import StringConstraints
 
-from bayplan.api.meta import StatusSchema, WholeNumber, rfc3339
+from bayplan.api.meta import Count, LongText, StatusSchema, TimeText, rfc3339
 
 Status = Literal["True", "False", "Unknown"]
-MAX_MESSAGE = 1024
 MAX_CONDITIONS = 16
 
 
@@ -76,12 +75,18 @@ class Reason(StrEnum):
 class Condition(StatusSchema):
     """One entry of `status.conditions`, in the form of the Kubernetes API conventions."""
 
-    type: Annotated[str, StringConstraints(min_length=1, max_length=63)]
+    type: Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]*$", min_length=1, max_length=63)]
+    """Type of the condition."""
     status: Status
-    reason: Annotated[str, StringConstraints(min_length=1, max_length=63)]
-    message: Annotated[str, StringConstraints(max_length=MAX_MESSAGE)] = ""
-    last_transition_time: Annotated[str, StringConstraints(max_length=40)]
-    observed_generation: Annotated[WholeNumber, Field(ge=0)] = 0
+    """Whether it holds."""
+    reason: Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Za-z0-9]*$", min_length=1, max_length=63)]
+    """Why, as one word of a closed list: docs/reasons.md."""
+    message: LongText = ""
+    """Why, with the numbers that decided."""
+    last_transition_time: TimeText
+    """When the status last changed."""
+    observed_generation: Count = 0
+    """Generation of the spec that the condition is about."""
 
 
 def merge_conditions(
@@ -106,7 +111,7 @@ def merge_conditions(
                 type=kind.value,
                 status=status,
                 reason=reason.value,
-                message=message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
+                message=message,
                 last_transition_time=rfc3339(now) if moved or old is None else old.last_transition_time,
                 observed_generation=generation,
             )

@@ -4,111 +4,102 @@ Field names follow what users know: vLLM's flag names for the engine, KServe's f
 Every bound here becomes schema or CEL in the CRD, so a wrong value is refused at `kubectl apply`.
 """
 
+import re
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
-from bayplan.api.meta import ExactNumber, LabelKey, LabelValue, Schema, WholeNumber
-from bayplan.api.podtemplate import EnvName, PodTemplate, Toleration
+from bayplan.api.engineargs import EngineArgument, EnvName
+from bayplan.api.meta import ATOMIC, ATOMIC_MAP, Exact, LabelKey, LabelValue, Schema, WholeNumber, keyed_by
+from bayplan.api.podtemplate import PodTemplate, TolerationList
+from bayplan.api.rules import Rule
 
 MAX_NAME = 40
 """Longest InferenceModel name: pod names add revision, group, attempt and rank and must stay DNS labels."""
 
-RESERVED_FLAGS = (
-    "--host",
-    "--port",
-    "--served-model-name",
-    "--model",
-    "--revision",
-    "--max-model-len",
-    "--max-num-seqs",
-    "--gpu-memory-utilization",
-    "--kv-cache-dtype",
-    "--tensor-parallel-size",
-    "-tp",
-    "--pipeline-parallel-size",
-    "-pp",
-    "--nnodes",
-    "--node-rank",
-    "--master-addr",
-    "--master-port",
-    "--headless",
-    "--shutdown-timeout",
+NAME_PATTERN = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+NAME_RULE = Rule(
+    expression=f"self.metadata.name.size() <= {MAX_NAME} && self.metadata.name.matches('{NAME_PATTERN}')",
+    message=f"metadata.name must be a DNS label of at most {MAX_NAME} characters that starts with a letter",
+    holds=lambda name: len(name) <= MAX_NAME and re.fullmatch(NAME_PATTERN, name) is not None,
 )
-"""Engine flags that Bayplan sets from its own fields; setting them twice could contradict the memory plan."""
+"""Rule on `metadata.name`, stated at the root of the CRD; the predicate takes the name itself."""
 
 
-def rule(expression: str, message: str, **extra: str) -> dict[str, str]:
-    """One CEL validation; `message` says what would be accepted."""
-    return {"rule": expression, "message": message, **extra}
-
-
-def rules(*validations: dict[str, str]) -> dict[str, Any]:
-    """Attach CEL validations to a schema."""
-    return {"x-kubernetes-validations": list(validations)}
-
-
-Text = Annotated[str, StringConstraints(min_length=1, max_length=512)]
-
-
-class Architecture(
-    Schema,
-    json_schema_extra=rules(
-        rule("self.attentionHeads % self.kvHeads == 0", "attentionHeads must be a multiple of kvHeads")
-    ),
-):
+class Architecture(Schema):
     """The numbers that memory and layout are computed from, as the model's own config.json states them."""
 
+    rules: ClassVar = (
+        Rule(
+            expression="self.attentionHeads % self.kvHeads == 0",
+            message="attentionHeads must be a multiple of kvHeads",
+            holds=lambda self: self.attention_heads % self.kv_heads == 0,
+            field="attentionHeads",
+        ),
+    )
+
     parameters: Annotated[WholeNumber, Field(ge=1, le=10**14)]
-    weight_bits: Annotated[ExactNumber, Field(gt=0, le=64)] = Decimal(16)
+    """Number of weights of the whole model."""
+    weight_bits: Annotated[Decimal, Exact(gt=0, le=64)] = Decimal(16)
+    """Bits per weight as stored, 16 for bfloat16; fractions are allowed for mixed quantization."""
     layers: Annotated[WholeNumber, Field(ge=1, le=4096)]
+    """Number of decoder layers."""
     attention_heads: Annotated[WholeNumber, Field(ge=1, le=4096)]
+    """Number of query heads."""
     kv_heads: Annotated[WholeNumber, Field(ge=1, le=4096)]
+    """Number of key-value heads."""
     head_dim: Annotated[WholeNumber, Field(ge=1, le=8192)]
+    """Elements of one head."""
 
 
-class Model(
-    Schema,
-    json_schema_extra=rules(
-        rule("self.name == oldSelf.name", "name is immutable: clients call the model by it; create another object")
-    ),
-):
+class Model(Schema):
     """What is served: an immutable artifact and the name that clients use for it."""
 
+    rules: ClassVar = (
+        Rule(
+            expression="self.name == oldSelf.name",
+            message="name is immutable: clients call the model by it; create another object",
+            field="name",
+        ),
+    )
+
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$", min_length=1, max_length=128)]
+    """Name that clients put into the `model` member of a request."""
     uri: Annotated[
         str,
         StringConstraints(
-            pattern=r"^(hf|s3|oci|pvc|file)://[A-Za-z0-9][-A-Za-z0-9._/@:]*$|^file:///[-A-Za-z0-9._/@:]+$",
+            pattern=r"^((hf|s3|oci|pvc)://[A-Za-z0-9]|file:///[A-Za-z0-9])[-A-Za-z0-9._/@:]*$",
+            min_length=1,
             max_length=512,
         ),
+        Rule(
+            expression="!self.contains('..')",
+            message="must not contain '..'",
+            holds=lambda uri: ".." not in uri,
+        ),
     ]
+    """Where the weights are: hf://, s3://, oci://, pvc:// or file:///."""
     revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]*$", min_length=1, max_length=128)]
+    """Immutable revision of the artifact, such as a commit."""
     architecture: Architecture
+    """Numbers of the model's config.json."""
 
 
 class EnvValue(Schema):
     """A literal environment variable of the engine. It can change answers, so it is part of the revision."""
 
     name: EnvName
+    """Name of the variable."""
     value: Annotated[str, StringConstraints(max_length=2048)] = ""
+    """Its value. Secrets belong to `template.env`."""
 
 
-class Engine(
-    Schema,
-    json_schema_extra=rules(
-        rule(
-            "!has(self.args) || !self.args.exists(a, a.split('=')[0] in ["
-            + ", ".join(f"'{flag}'" for flag in RESERVED_FLAGS)
-            + "])",
-            "args must not contain flags that Bayplan sets from its own fields: " + ", ".join(RESERVED_FLAGS),
-        )
-    ),
-):
+class Engine(Schema):
     """The inference engine and its limits, named as the engine's flags are."""
 
     name: Literal["vllm"] = "vllm"
+    """The engine."""
     image: Annotated[
         str,
         StringConstraints(
@@ -117,13 +108,20 @@ class Engine(
             max_length=512,
         ),
     ]
-    args: Annotated[tuple[Text, ...], Field(max_length=64)] = ()
-    env: Annotated[tuple[EnvValue, ...], Field(max_length=64)] = ()
+    """Container image of the engine."""
+    args: Annotated[tuple[EngineArgument, ...], Field(max_length=64, json_schema_extra=ATOMIC)] = ()
+    """Further engine arguments; flags that Bayplan sets from its own fields are refused in every spelling."""
+    env: Annotated[tuple[EnvValue, ...], Field(max_length=64, json_schema_extra=keyed_by("name"))] = ()
+    """Literal environment variables."""
     max_model_len: Annotated[WholeNumber, Field(ge=1, le=100_000_000)]
+    """Longest sequence in tokens, prompt and output together."""
     max_num_seqs: Annotated[WholeNumber, Field(ge=1, le=65536)] | None = None
-    gpu_memory_utilization: Annotated[ExactNumber, Field(gt=0, le=1)] = Decimal("0.9")
+    """Most sequences in one engine step; absent leaves it to the engine."""
+    gpu_memory_utilization: Annotated[Decimal, Exact(gt=0, le=1)] = Decimal("0.9")
+    """Share of a GPU's memory that the engine may take."""
     kv_cache_dtype: Literal["auto", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"] = "auto"
-    memory_overhead_gib: Annotated[ExactNumber, Field(ge=0, le=1024)] | None = None
+    """Element type of the KV cache; auto is the model's own."""
+    memory_overhead_gib: Annotated[Decimal, Exact(ge=0, le=1024)] | None = None
     """GiB per GPU outside weights and KV cache; without it an estimate stands, and says so."""
 
 
@@ -131,38 +129,61 @@ class Parallelism(Schema):
     """Declared layout of one replica; omitted members are derived."""
 
     tensor: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
+    """Tensor-parallel size."""
     pipeline: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
+    """Pipeline-parallel size."""
+
+
+TopologyLevel = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=32)]
+"""Name of a topology level, such as zone or rack; the operator's configuration maps it to a node label."""
 
 
 class TopologyRule(Schema):
     """All pods of a group inside one domain of the level: as a must, or as a wish that placement reports on."""
 
-    level: Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=32)]
+    level: TopologyLevel
+    """Topology level, such as rack."""
     mode: Literal["Required", "Preferred"] = "Required"
+    """Required never leaves the domain, Preferred does when nothing else fits."""
 
 
 class Spread(Schema):
     """Groups of one model are spread evenly over the failure domains of this level."""
 
-    level: Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=32)] = "zone"
+    level: TopologyLevel = "zone"
+    """Topology level of the failure domains."""
+
+
+GpuProduct = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", min_length=1, max_length=63)
+]
+"""Value of a node's GPU product label."""
 
 
 class Placement(Schema):
     """Where replicas may run. Nothing here moves a replica that already runs."""
 
-    gpu_products: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
+    gpu_products: Annotated[tuple[GpuProduct, ...], Field(max_length=32, json_schema_extra=ATOMIC)] = ()
     """Accepted `nvidia.com/gpu.product` (or AMD product-name) values, most preferred first; empty accepts any."""
-    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=32)] = Field(default_factory=dict)
-    tolerations: Annotated[tuple[Toleration, ...], Field(max_length=32)] = ()
-    topology: Annotated[tuple[TopologyRule, ...], Field(max_length=4)] = ()
+    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=32, json_schema_extra=ATOMIC_MAP)] = Field(
+        default={}
+    )
+    """Labels that a node must have."""
+    tolerations: TolerationList = ()
+    """Node taints that the pods tolerate."""
+    topology: Annotated[tuple[TopologyRule, ...], Field(max_length=4, json_schema_extra=keyed_by("level"))] = ()
+    """Domains that a group must or should stay inside."""
     spread: Spread = Spread()
+    """How groups are spread over failure domains."""
 
 
 class Warmup(Schema):
     """How a replica proves that it can generate before it may serve."""
 
     prompt: Annotated[str, StringConstraints(min_length=1, max_length=4096)] = "Reply with the word ready."
+    """Prompt of the warm-up generation."""
     max_tokens: Annotated[WholeNumber, Field(ge=1, le=1024)] = 8
+    """Most tokens of the warm-up generation."""
     load_deadline_seconds: Annotated[WholeNumber, Field(ge=5, le=86400)] = 1800
     """From the start of the head's container until the engine lists the model."""
     deadline_seconds: Annotated[WholeNumber, Field(ge=1, le=3600)] = 120
@@ -173,32 +194,52 @@ class Drain(Schema):
     """How long running requests may take to end when a replica leaves."""
 
     deadline_seconds: Annotated[WholeNumber, Field(ge=0, le=86400)] = 300
+    """From the start of the drain until the replica is deleted whatever still runs."""
 
 
-class InferenceModelSpec(
-    Schema,
-    json_schema_extra=rules(
-        rule(
-            "!has(self.engine.maxNumSeqs) || !has(self.concurrency) || self.concurrency <= self.engine.maxNumSeqs",
-            "concurrency must not exceed engine.maxNumSeqs",
-        )
-    ),
-):
+def _env_names_differ(spec: "InferenceModelSpec") -> bool:
+    return not {item.name for item in spec.engine.env} & {item.name for item in spec.template.env}
+
+
+class InferenceModelSpec(Schema):
     """What the user wants. The operator never writes it."""
 
+    rules: ClassVar = (
+        Rule(
+            expression="!has(self.engine.maxNumSeqs) || self.concurrency <= self.engine.maxNumSeqs",
+            message="concurrency must not exceed engine.maxNumSeqs",
+            holds=lambda self: self.engine.max_num_seqs is None or self.concurrency <= self.engine.max_num_seqs,
+            field="concurrency",
+        ),
+        Rule(
+            expression="!has(self.engine.env) || !has(self.template) || !has(self.template.env) || "
+            "self.engine.env.all(e, !self.template.env.exists(t, t.name == e.name))",
+            message="a variable must be either in engine.env or in template.env",
+            holds=_env_names_differ,
+            field="template.env",
+        ),
+    )
+
     model: Model
+    """What is served."""
     engine: Engine
+    """What serves it."""
     concurrency: Annotated[WholeNumber, Field(ge=1, le=1_000_000)] = 1
     """Requests of full `engine.maxModelLen` that one replica must hold in KV cache at the same time."""
     parallelism: Parallelism = Parallelism()
+    """Declared layout of one replica; omitted is derived."""
     memory_policy: Literal["Enforce", "Warn"] = "Enforce"
     """Enforce blocks a proven no; Warn places it all the same and says so."""
     placement: Placement = Placement()
+    """Where replicas may run."""
     replicas: Annotated[WholeNumber, Field(ge=0, le=10_000)] | None = None
     """Engine replicas; absent means one. Without a schema default, so that Git may leave it to `kubectl scale`."""
     warmup: Warmup = Warmup()
+    """How a replica proves that it can generate."""
     drain: Drain = Drain()
+    """How a replica leaves."""
     template: PodTemplate = PodTemplate()
+    """Pod details."""
     suspend: bool = False
     """Drain to zero replicas and keep the object and its status."""
 

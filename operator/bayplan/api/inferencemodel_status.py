@@ -4,15 +4,12 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from bayplan.api.conditions import MAX_CONDITIONS, Condition
-from bayplan.api.meta import ExactNumber, StatusSchema, WholeNumber
+from bayplan.api.meta import ATOMIC, Count, Exact, LongText, ShortText, StatusSchema, TimeText, keyed_by
 
-ShortText = Annotated[str, StringConstraints(max_length=253)]
-LongText = Annotated[str, StringConstraints(max_length=1024)]
-TimeText = Annotated[str, StringConstraints(max_length=40)]
-Count = Annotated[WholeNumber, Field(ge=0)]
+Gib = Annotated[Decimal, Exact(ge=0, le=10**9)]
 
 MAX_GROUPS_SHOWN = 64
 """Groups listed in status; counts always cover all of them."""
@@ -32,33 +29,51 @@ class MemoryTerm(StatusSchema):
     """One term of the memory plan, in GiB per GPU."""
 
     name: ShortText
-    gib_per_gpu: ExactNumber
+    """Name of the term, such as weights."""
+    gib_per_gpu: Gib
+    """Size in GiB per GPU."""
     provenance: Provenance
+    """Where the number comes from."""
     detail: LongText = ""
+    """How it was computed."""
 
 
 class MemoryStatus(StatusSchema):
     """The fit on one GPU product under one layout. GiB are 2^30 bytes, per GPU."""
 
     gpu_product: ShortText
+    """GPU product that the plan is for."""
     fits: bool | None = None
-    required_gib: ExactNumber | None = None
-    usable_gib: ExactNumber | None = None
-    headroom_gib: ExactNumber | None = None
+    """Whether it fits; absent while unknown."""
+    required_gib: Gib | None = None
+    """Sum of the terms."""
+    usable_gib: Gib | None = None
+    """What the engine may take of one GPU."""
+    headroom_gib: Annotated[Decimal, Exact(ge=-(10**9), le=10**9)] | None = None
+    """Usable minus required; negative is the shortfall."""
     max_concurrency: Count | None = None
-    terms: Annotated[tuple[MemoryTerm, ...], Field(max_length=16)] = ()
+    """Most full-length requests that would fit."""
+    terms: Annotated[tuple[MemoryTerm, ...], Field(max_length=16, json_schema_extra=ATOMIC)] = ()
+    """The terms of the sum."""
 
 
 class ParallelismStatus(StatusSchema):
     """The layout that replicas of the target revision get on one GPU product."""
 
     gpu_product: ShortText
+    """GPU product that the layout is for."""
     tensor: Count
+    """Tensor-parallel size."""
     pipeline: Count
+    """Pipeline-parallel size."""
     gpus_per_replica: Count
+    """GPUs of one replica."""
     nodes_per_replica: Count
+    """Nodes, and so pods, of one replica."""
     provenance: Provenance
+    """Declared by the user or derived."""
     reason: LongText = ""
+    """What decided."""
 
 
 class Stage(StrEnum):
@@ -86,47 +101,76 @@ class GroupStatus(StatusSchema):
     """One replica group: where it runs and how far it is."""
 
     name: ShortText
+    """Name of the group."""
     revision: ShortText
+    """Revision that its pods run."""
     stage: Stage
+    """How far it is."""
     since: TimeText
+    """When it entered the stage."""
     warmup_stage: WarmupStage | None = None
-    nodes: Annotated[tuple[ShortText, ...], Field(max_length=64)] = ()
+    """What the engine showed last while it warmed."""
+    nodes: Annotated[tuple[ShortText, ...], Field(max_length=64, json_schema_extra=ATOMIC)] = ()
+    """Nodes by rank."""
     gpu_product: ShortText = ""
-    facts: Annotated[tuple[LongText, ...], Field(max_length=8)] = ()
+    """GPU product of the nodes."""
+    facts: Annotated[tuple[LongText, ...], Field(max_length=8, json_schema_extra=ATOMIC)] = ()
+    """Facts that decided the placement."""
     message: LongText = ""
+    """What is wrong or awaited."""
 
 
 class PlacementStatus(StatusSchema):
     """Groups on nodes, and what keeps the pending ones out."""
 
-    groups: Annotated[tuple[GroupStatus, ...], Field(max_length=MAX_GROUPS_SHOWN)] = ()
+    groups: Annotated[tuple[GroupStatus, ...], Field(max_length=MAX_GROUPS_SHOWN, json_schema_extra=ATOMIC)] = ()
+    """Groups, the first 64 by name."""
     pending_reason: LongText = ""
+    """Why replicas are pending."""
 
 
 class RevisionStatus(StatusSchema):
     """Which revisions are asked for and which serve."""
 
     target: ShortText = ""
-    serving: Annotated[tuple[ShortText, ...], Field(max_length=2)] = ()
+    """Revision of the spec."""
+    serving: Annotated[tuple[ShortText, ...], Field(max_length=2, json_schema_extra=ATOMIC)] = ()
+    """Revisions whose ready pods are routed."""
 
 
 class InferenceModelStatus(StatusSchema):
     """Everything that the on-call reads. Holds times, never ages; equal worlds give equal bytes."""
 
     observed_generation: Count = 0
+    """Generation of the spec that this status is about."""
     replicas: Count = 0
+    """Replicas that have pods."""
     desired_replicas: Count = 0
+    """Replicas that are wanted."""
     pending_replicas: Count = 0
+    """Replicas without a place."""
     warming_replicas: Count = 0
+    """Replicas that load or warm up."""
     ready_replicas: Count = 0
+    """Replicas that serve."""
     draining_replicas: Count = 0
+    """Replicas that finish their requests before they go."""
     gpus: Count = 0
+    """GPUs that the replicas hold."""
     selector: ShortText = ""
-    parallelism: Annotated[tuple[ParallelismStatus, ...], Field(max_length=16)] = ()
-    memory: Annotated[tuple[MemoryStatus, ...], Field(max_length=16)] = ()
+    """Label selector of the head pods, for the scale subresource."""
+    parallelism: Annotated[tuple[ParallelismStatus, ...], Field(max_length=16, json_schema_extra=ATOMIC)] = ()
+    """Layout per GPU product."""
+    memory: Annotated[tuple[MemoryStatus, ...], Field(max_length=16, json_schema_extra=ATOMIC)] = ()
+    """Memory plan per GPU product."""
     placement: PlacementStatus = PlacementStatus()
+    """Groups on nodes."""
     revisions: RevisionStatus = RevisionStatus()
-    conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS)] = ()
+    """Revisions asked for and served."""
+    conditions: Annotated[
+        tuple[Condition, ...], Field(max_length=MAX_CONDITIONS, json_schema_extra=keyed_by("type"))
+    ] = ()
+    """Conditions by type."""
 
 
 def two_decimals(value: Decimal) -> Decimal:

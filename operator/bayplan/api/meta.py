@@ -1,12 +1,35 @@
 """What every Bayplan schema model shares: strictness, camelCase on the wire, exact numbers, bounded text."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, StringConstraints
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Strict,
+    StringConstraints,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from bayplan.api.rules import VALIDATIONS, Rule
+
+MAX_SAFE_INTEGER = 2**53 - 1
+"""Largest whole number that every JSON reader keeps exactly."""
+
+
+def _add_rules(schema: dict[str, Any], model: type[Any]) -> None:
+    if model.rules:
+        schema[VALIDATIONS] = [rule.as_validation() for rule in model.rules]
 
 
 class Schema(BaseModel):
@@ -21,7 +44,18 @@ class Schema(BaseModel):
         allow_inf_nan=False,
         str_strip_whitespace=False,
         protected_namespaces=(),
+        use_attribute_docstrings=True,
+        json_schema_extra=_add_rules,
     )
+
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """Rules over several members; they reach the CRD as CEL."""
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        for rule in self.rules:
+            rule.check(self)
+        return self
 
     def to_wire(self) -> dict[str, Any]:
         """Return the JSON-ready camelCase form without unset optional fields."""
@@ -34,43 +68,95 @@ class StatusSchema(Schema):
     model_config = ConfigDict(extra="ignore")
 
 
-def _exact_decimal(value: object) -> Decimal:
-    """Turn a JSON number into the Decimal of its text: 0.1 stays 0.1. Booleans and strings are not numbers."""
+def json_number(value: Decimal) -> int | float:
+    """Return the JSON number for an exact one: 16 for 16.0, else the float whose text is that of `value`."""
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    """Bounds of a finite JSON number that is read as the Decimal of its text: 0.1 stays 0.1.
+
+    Use as `Annotated[Decimal, Exact(gt=0, le=1)]`. Booleans, strings, NaN and Infinity are not numbers. On the wire
+    it is a JSON number, which carries about 15 significant digits.
+    """
+
+    ge: int | None = None
+    gt: int | None = None
+    le: int
+
+    def __post_init__(self) -> None:
+        if (self.ge is None) == (self.gt is None):
+            raise ValueError("an exact number has one lower bound: ge or gt")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        ge, gt = (None if bound is None else Decimal(bound) for bound in (self.ge, self.gt))
+        return core_schema.no_info_before_validator_function(
+            _decimal_of_text,
+            core_schema.decimal_schema(ge=ge, gt=gt, le=Decimal(self.le), allow_inf_nan=False),
+            serialization=core_schema.plain_serializer_function_ser_schema(json_number, when_used="json"),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        lower = {"exclusiveMinimum": self.gt} if self.ge is None else {"minimum": self.ge}
+        return {"type": "number", **lower, "maximum": self.le}
+
+
+def _decimal_of_text(value: object) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
         raise ValueError("must be a number")  # noqa: TRY004 - pydantic turns ValueError into a located error
     return Decimal(str(value))
 
 
-def _strict_int(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError("must be a whole number")  # noqa: TRY004
-    return value
+WholeNumber = Annotated[int, Strict()]
+"""A JSON integer: neither a boolean nor a fraction. Combine with Field(ge=..., le=...)."""
+
+ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
+"""`json_schema_extra` of a list that has one owner and is replaced as a whole."""
+ATOMIC_MAP: dict[str, Any] = {"x-kubernetes-map-type": "atomic"}
+"""`json_schema_extra` of a map that has one owner and is replaced as a whole."""
 
 
-def _finite(value: Decimal) -> Decimal:
-    if not value.is_finite():
-        raise ValueError("must be a finite number")
-    return value
+def keyed_by(*members: str) -> dict[str, Any]:
+    """`json_schema_extra` of a list whose entries are told apart by these wire names, and merged one by one."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(members)}
 
 
-ExactNumber = Annotated[Decimal, BeforeValidator(_exact_decimal), AfterValidator(_finite)]
-"""A finite JSON number read exactly; combine with Field(gt=..., le=...)."""
-WholeNumber = Annotated[int, BeforeValidator(_strict_int)]
-"""A JSON integer: neither a boolean nor a fraction."""
+MAX_TEXT = 1024
+"""Longest text in a status; longer ones are cut."""
 
-DnsLabel = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=63)]
+
+def _cut_text(value: object) -> object:
+    return f"{value[: MAX_TEXT - 1]}…" if isinstance(value, str) and len(value) > MAX_TEXT else value
+
+
+Count = Annotated[WholeNumber, Field(ge=0, le=MAX_SAFE_INTEGER)]
+"""A number of things in a status."""
+ShortText = Annotated[str, StringConstraints(max_length=253)]
+"""A name in a status."""
+LongText = Annotated[str, StringConstraints(max_length=MAX_TEXT), BeforeValidator(_cut_text)]
+"""A sentence in a status: cut with a mark at 1024 characters, never refused."""
+TimeText = Annotated[str, StringConstraints(max_length=40), Field(json_schema_extra={"format": "date-time"})]
+"""An RFC 3339 time in a status."""
+
 ObjectName = Annotated[
-    str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", min_length=1, max_length=253)
+    str,
+    StringConstraints(
+        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", min_length=1, max_length=253
+    ),
 ]
+"""Name of a Kubernetes object: DNS labels joined by dots."""
 LabelKey = Annotated[
     str,
     StringConstraints(
-        pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
         min_length=1,
-        max_length=317,
+        max_length=253,
     ),
 ]
+"""Label or taint key, with or without a prefix. Kubernetes allows 317 characters and nobody needs them."""
 LabelValue = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$", max_length=63)]
+"""Label value; empty is one."""
 
 
 def rfc3339(moment: datetime) -> str:
