@@ -11,6 +11,8 @@ from typing import Any
 
 from bayplan.api import names
 from bayplan.api.meta import owner_uid, parse_rfc3339
+from bayplan.cluster.cache import version_number
+from bayplan.cluster.resources import Key
 from bayplan.planning.members import Assignment, EngineExit, Member
 from bayplan.planning.podrequests import pod_request
 from bayplan.planning.reservation import LivePod
@@ -22,11 +24,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class PodView:
     """What the cache keeps of a pod; `member` is set only for pods with our labels."""
 
-    namespace: str
-    name: str
+    key: Key
     uid: str
-    resource_version: str
-    owner_uid: str | None
+    resource_version: int
     node: str | None
     gpus: int
     cpu_millis: int
@@ -57,11 +57,9 @@ def view_pod(raw: Mapping[str, Any]) -> PodView:
     if names.LABEL_MODEL in labels:
         member = _member(meta, spec, status, labels)
     return PodView(
-        namespace=meta["namespace"],
-        name=meta["name"],
+        key=Key(meta["namespace"], meta["name"]),
         uid=meta["uid"],
-        resource_version=meta["resourceVersion"],
-        owner_uid=owner_uid(meta),
+        resource_version=version_number(meta["resourceVersion"]),
         node=spec.get("nodeName") or None,
         gpus=request.gpus,
         cpu_millis=request.cpu_millis,

@@ -1,0 +1,230 @@
+"""The fleet as the caches show it: nodes, everybody's pods, and the reservations being made right now.
+
+One planner works at a time (`Fleet.planning`), and each decision is subtracted before the next: first as an assumed
+claim, then, once the create has answered, as the reservation itself in the cache.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from bayplan.api.meta import parse_rfc3339
+from bayplan.cluster.cache import Store, version_number
+from bayplan.cluster.resources import NODES, PODS, Key
+from bayplan.planning.inventory import Claim, ClaimState, Inventory, Node
+from bayplan.planning.members import Assignment, Member
+from bayplan.planning.nodes import node_from_api
+from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
+from bayplan.reconcile.pods import PodView
+
+BY_OWNER = "owner"
+BY_NODE = "node"
+BY_MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """What the cache keeps of a node."""
+
+    key: Key
+    uid: str
+    resource_version: int
+    node: Node
+    not_ready_since: datetime | None
+
+
+def view_node(raw: Mapping[str, Any], topology: Topology = DEFAULT_TOPOLOGY) -> NodeView:
+    """Project one node of the API server."""
+    meta = raw["metadata"]
+    since = None
+    for condition in (raw.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Ready" and condition.get("status") != "True":
+            since = _time(condition.get("lastTransitionTime"))
+    return NodeView(
+        key=Key("", meta["name"]),
+        uid=meta["uid"],
+        resource_version=version_number(meta["resourceVersion"]),
+        node=node_from_api(raw, topology=topology),
+        not_ready_since=since,
+    )
+
+
+def _time(text: object) -> datetime | None:
+    try:
+        return parse_rfc3339(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def pod_store() -> Store[PodView]:
+    """Return an empty pod cache with the indexes that reconcilers use."""
+    return Store(
+        PODS,
+        indexes={
+            BY_OWNER: lambda pod: (pod.member.owner_uid or "",) if pod.member else (),
+            BY_NODE: lambda pod: (pod.node or "",),
+            BY_MODEL: lambda pod: (f"{pod.key.namespace}/{pod.member.model}",) if pod.member else (),
+        },
+    )
+
+
+def node_store() -> Store[NodeView]:
+    """Return an empty node cache."""
+    return Store(NODES)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLimits:
+    """When a node counts as lost or as leaving, in seconds."""
+
+    lost_node_seconds: float = 30.0
+    old_cordon_seconds: float = 600.0
+
+
+class Fleet:
+    """Nodes, pods and assumed claims; answers what placement and groups ask."""
+
+    def __init__(
+        self,
+        *,
+        nodes: Store[NodeView],
+        pods: Store[PodView],
+        is_ours: Callable[[str], bool],
+        now: Callable[[], datetime],
+        limits: FleetLimits,
+    ) -> None:
+        self.nodes = nodes
+        self.pods = pods
+        self.limits = limits
+        self.planning = asyncio.Lock()
+        """Held from the snapshot of a decision until its reservation is in the cache."""
+        self._is_ours = is_ours
+        self._now = now
+        self._assumed: dict[str, tuple[Claim, ...]] = {}
+        self._assumed_version = 0
+        self._cordoned_since: dict[str, datetime] = {}
+        self._gone_since: dict[str, datetime] = {}
+        self._snapshot: tuple[tuple[int, int, int], Inventory] | None = None
+        nodes.subscribe(self._node_changed)
+
+    # --- reservations under way ----------------------------------------------------------------------------------
+
+    def assume(self, group: str, claims: Iterable[Claim]) -> None:
+        """Subtract a decision whose reservation is being written."""
+        self._assumed[group] = tuple(claims)
+        self._assumed_version += 1
+
+    def settle(self, group: str) -> None:
+        """Drop the assumption: the reservation is in the cache, or it certainly does not exist."""
+        if self._assumed.pop(group, None) is not None:
+            self._assumed_version += 1
+
+    def inventory(self) -> Inventory:
+        """Return the snapshot that the next decision is made on."""
+        version = (self.nodes.revision, self.pods.revision, self._assumed_version)
+        if self._snapshot is None or self._snapshot[0] != version:
+            claims = [*self._claims(), *(claim for group in self._assumed.values() for claim in group)]
+            name = f"nodes {self.nodes.stream_version}, pods {self.pods.stream_version}"
+            nodes = tuple(view.node for view in self.nodes.values())
+            self._snapshot = (version, Inventory(nodes=nodes, claims=tuple(claims), version=name))
+        return self._snapshot[1]
+
+    def _claims(self) -> list[Claim]:
+        claims: list[Claim] = []
+        ranks: dict[str, tuple[Assignment, Member]] = {}
+        waiting: list[PodView] = []
+        seen: dict[str, set[int]] = {}
+        for pod in self.pods.values():
+            member = pod.member if pod.member is not None and self._is_ours(pod.member.owner_uid or "") else None
+            if member is not None and member.rank is not None:
+                seen.setdefault(member.group, set()).add(member.rank)
+                if member.rank == 0 and member.assignment is not None and not member.terminal and not member.deleting:
+                    ranks[member.group] = (member.assignment, member)
+            if pod.terminal:
+                continue
+            if pod.node is not None:
+                owner = member.group if member is not None else str(pod.key)
+                claims.append(_claim(pod, pod.node, owner, ClaimState.BOUND))
+            elif member is not None:
+                waiting.append(pod)
+        for pod in waiting:
+            member = pod.member
+            reservation = ranks.get(member.group) if member is not None else None
+            if member is not None and member.rank is not None and reservation is not None:
+                places = reservation[0].ranks
+                if member.rank < len(places):
+                    place = places[member.rank].node
+                    claims.append(_claim(pod, place, member.group, ClaimState.ASSIGNED))
+        for group, (assignment, head) in ranks.items():
+            # Creating rank 0 reserved the whole group: ranks that are still to be created count already.
+            claims += [
+                Claim(
+                    node=place.node,
+                    gpus=place.gpus,
+                    cpu_millis=head.cpu_millis,
+                    memory_bytes=head.memory_bytes,
+                    owner=group,
+                    state=ClaimState.ASSIGNED,
+                )
+                for rank, place in enumerate(assignment.ranks)
+                if rank not in seen[group]
+            ]
+        return claims
+
+    # --- node states ---------------------------------------------------------------------------------------------
+
+    def lost_nodes(self) -> Mapping[str, datetime]:
+        """Nodes whose pods are to be replaced, with the time since which they count as lost."""
+        now, after = self._now(), timedelta(seconds=self.limits.lost_node_seconds)
+        lost = dict(self._gone_since)
+        for view in self.nodes.values():
+            if view.not_ready_since is not None and view.not_ready_since + after <= now:
+                lost[view.node.name] = view.not_ready_since + after
+        return lost
+
+    def moving_nodes(self) -> frozenset[str]:
+        """Nodes that are to be emptied by moving their groups first."""
+        now, after = self._now(), timedelta(seconds=self.limits.old_cordon_seconds)
+        return frozenset(
+            view.node.name
+            for view in self.nodes.values()
+            if view.node.leaving
+            or (view.node.cordoned and self._cordoned_since.get(view.node.name, now) + after <= now)
+        )
+
+    def next_node_change_seconds(self, node: Node) -> float | None:
+        """Seconds until a node's state changes by time alone, or None."""
+        view = self.nodes.get(Key("", node.name))
+        now, waits = self._now(), []
+        if view is not None and view.not_ready_since is not None:
+            after = timedelta(seconds=self.limits.lost_node_seconds)
+            waits.append((view.not_ready_since + after - now).total_seconds())
+        if node.cordoned and node.name in self._cordoned_since:
+            after = timedelta(seconds=self.limits.old_cordon_seconds)
+            waits.append((self._cordoned_since[node.name] + after - now).total_seconds())
+        return min((wait for wait in waits if wait > 0), default=None)
+
+    def _node_changed(self, old: NodeView | None, new: NodeView | None) -> None:
+        if new is None:
+            if old is not None:
+                self._cordoned_since.pop(old.node.name, None)
+                self._gone_since[old.node.name] = self._now()
+            return
+        self._gone_since.pop(new.node.name, None)
+        if not new.node.cordoned:
+            self._cordoned_since.pop(new.node.name, None)
+        else:
+            self._cordoned_since.setdefault(new.node.name, self._now())
+
+
+def _claim(pod: PodView, node: str, owner: str, state: ClaimState) -> Claim:
+    return Claim(
+        node=node,
+        gpus=pod.gpus,
+        cpu_millis=pod.cpu_millis,
+        memory_bytes=pod.memory_bytes,
+        owner=owner,
+        state=state,
+    )

@@ -1,0 +1,408 @@
+"""The Kubernetes objects of an InferenceModel, as pure functions of spec and assignment.
+
+Pods are created by POST and never applied: the first creator wins, so a second operator cannot silently replace a
+reservation. `spec.nodeName` is never set; the place is a node affinity added when the gate falls.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bayplan.api import names
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.meta import rfc3339
+from bayplan.api.podtemplate import Volume
+from bayplan.planning.members import Assignment, Member
+
+Json = dict[str, Any]
+MASTER_PORT = 29501
+SHARED_MEMORY_VOLUME = "bayplan-shm"
+MODEL_VOLUME = "bayplan-model"
+MODEL_PATH = "/mnt/model"
+GRACE_BEYOND_DRAIN_SECONDS = 30
+PROBE_PERIOD_SECONDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """Who owns the children."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def owner_reference(model: ModelIdentity) -> Json:
+    """Controller reference: garbage collection, drain and our own ownership check all read it."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": names.INFERENCEMODEL_KIND,
+        "name": model.name,
+        "uid": model.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def common_labels(model: ModelIdentity, component: str) -> dict[str, str]:
+    """Return the labels that every child carries."""
+    return {
+        names.APP_NAME: "bayplan-engine",
+        names.APP_INSTANCE: model.name,
+        names.APP_COMPONENT: component,
+        names.APP_PART_OF: model.name,
+        names.APP_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_MODEL: model.name,
+    }
+
+
+def pod_name(group: str, rank: int) -> str:
+    """Return the name of a rank's pod."""
+    return f"{group}-{rank}"
+
+
+def ranks_service_name(model: str) -> str:
+    """Headless service that gives every rank of every group a name before it is ready."""
+    return f"{model}-ranks"
+
+
+def pod(model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, rank: int) -> Json:
+    """Return one rank's pod: gated, owned, with its part of the reservation. `spec` is that of the revision."""
+    place = assignment.ranks[rank]
+    annotations = {names.ANNOTATION_PLAN_ID: assignment.plan_id}
+    if rank == 0:
+        annotations[names.ANNOTATION_ASSIGNMENT] = assignment.to_json()
+    labels = common_labels(model, "engine") | {
+        names.LABEL_REVISION: assignment.revision,
+        names.LABEL_TEMPLATE: assignment.template,
+        names.LABEL_GROUP: assignment.group,
+        names.LABEL_RANK: str(rank),
+    }
+    volumes, mounts = _volumes(spec)
+    container = {
+        "name": names.ENGINE_CONTAINER,
+        "image": spec.engine.image,
+        "args": engine_args(model, spec, assignment, rank),
+        "env": _env(spec),
+        "resources": _resources(spec, assignment.gpu_resource, place.gpus),
+        "volumeMounts": mounts,
+        "securityContext": {"allowPrivilegeEscalation": False},
+    }
+    if rank == 0:
+        container |= {"ports": [{"name": "http", "containerPort": names.ENGINE_PORT}], **_probes(spec)}
+    body: Json = {
+        "restartPolicy": "Never",
+        "schedulingGates": [{"name": names.SCHEDULING_GATE}],
+        "readinessGates": [{"conditionType": names.CONDITION_WARM}],
+        "terminationGracePeriodSeconds": spec.drain.deadline_seconds + GRACE_BEYOND_DRAIN_SECONDS,
+        "automountServiceAccountToken": spec.template.service_account_name is not None,
+        "enableServiceLinks": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+        "volumes": volumes,
+        "tolerations": [t.to_wire() for t in spec.placement.tolerations],
+    }
+    if len(assignment.ranks) > 1:
+        body |= {"hostname": pod_name(assignment.group, rank), "subdomain": ranks_service_name(model.name)}
+    body |= _template_details(spec)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": model.namespace,
+            "name": pod_name(assignment.group, rank),
+            "labels": labels,
+            "annotations": annotations,
+            "ownerReferences": [owner_reference(model)],
+        },
+        "spec": body,
+    }
+
+
+def engine_args(model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, rank: int) -> list[str]:
+    """Return vLLM's arguments, named as its command line names them; the user's own come last.
+
+    Groups over several nodes use vLLM's multi-node flags: every rank knows the head's name, ranks above 0 serve no
+    HTTP (`--headless`).
+    """
+    engine = spec.engine
+    args = [
+        model_location(spec),
+        f"--served-model-name={spec.model.name}",
+        f"--port={names.ENGINE_PORT}",
+        f"--max-model-len={engine.max_model_len}",
+        f"--gpu-memory-utilization={engine.gpu_memory_utilization}",
+        f"--kv-cache-dtype={engine.kv_cache_dtype}",
+        f"--tensor-parallel-size={assignment.tensor}",
+        f"--pipeline-parallel-size={assignment.pipeline}",
+        f"--shutdown-timeout={spec.drain.deadline_seconds}",
+    ]
+    if spec.model.uri.startswith("hf://"):
+        args.append(f"--revision={spec.model.revision}")
+    if engine.max_num_seqs is not None:
+        args.append(f"--max-num-seqs={engine.max_num_seqs}")
+    if len(assignment.ranks) > 1:
+        head = f"{pod_name(assignment.group, 0)}.{ranks_service_name(model.name)}.{model.namespace}.svc"
+        args += [
+            f"--nnodes={len(assignment.ranks)}",
+            f"--node-rank={rank}",
+            f"--master-addr={head}",
+            f"--master-port={MASTER_PORT}",
+        ]
+        if rank > 0:
+            args.append("--headless")
+    return [*args, *engine.args]
+
+
+def model_location(spec: InferenceModelSpec) -> str:
+    """Return what the engine is told to load: a hub name, a path, or an object-store address as it stands."""
+    scheme, _, rest = spec.model.uri.partition("://")
+    if scheme == "hf":
+        return rest
+    if scheme == "file":
+        return rest
+    if scheme == "pvc":
+        _, _, folder = rest.partition("/")
+        return f"{MODEL_PATH}/{folder}" if folder else MODEL_PATH
+    return spec.model.uri
+
+
+def _env(spec: InferenceModelSpec) -> list[Json]:
+    env: list[Json] = [{"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
+    env += [{"name": entry.name, "value": entry.value} for entry in spec.engine.env]
+    env += [{"name": entry.name, "valueFrom": entry.value_from.to_wire()} for entry in spec.template.env]
+    return env
+
+
+def _resources(spec: InferenceModelSpec, gpu_resource: str, gpus: int) -> Json:
+    given = spec.template.resources
+    requests = dict(given.requests or {}) if given else {}
+    limits = dict(given.limits or {}) if given else {}
+    return {"requests": {**requests, gpu_resource: str(gpus)}, "limits": {**limits, gpu_resource: str(gpus)}}
+
+
+def _probes(spec: InferenceModelSpec) -> Json:
+    def http(path: str) -> Json:
+        return {"httpGet": {"path": path, "port": names.ENGINE_PORT}}
+
+    tries = -(-spec.warmup.load_deadline_seconds // PROBE_PERIOD_SECONDS)
+    return {
+        "startupProbe": {
+            **http("/v1/models"),
+            "periodSeconds": PROBE_PERIOD_SECONDS,
+            "timeoutSeconds": 2,
+            "failureThreshold": tries,
+        },
+        "readinessProbe": {**http("/health"), "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": {**http("/health"), "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+    }
+
+
+def _volumes(spec: InferenceModelSpec) -> tuple[list[Json], list[Json]]:
+    shm: Json = {"medium": "Memory"}
+    if spec.template.shared_memory is not None:
+        shm["sizeLimit"] = spec.template.shared_memory
+    volumes: list[Json] = [{"name": SHARED_MEMORY_VOLUME, "emptyDir": shm}]
+    mounts: list[Json] = [{"name": SHARED_MEMORY_VOLUME, "mountPath": "/dev/shm"}]
+    if spec.model.uri.startswith("pvc://"):
+        claim = spec.model.uri.removeprefix("pvc://").partition("/")[0]
+        volumes.append({"name": MODEL_VOLUME, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}})
+        mounts.append({"name": MODEL_VOLUME, "mountPath": MODEL_PATH, "readOnly": True})
+    for volume in spec.template.volumes:
+        volumes.append({"name": volume.name, **_volume_source(volume)})
+        mounts.append({"name": volume.name, "mountPath": volume.mount_path, "readOnly": volume.read_only})
+    return volumes, mounts
+
+
+def _volume_source(volume: Volume) -> Json:
+    if volume.persistent_volume_claim is not None:
+        claim = volume.persistent_volume_claim.claim_name
+        return {"persistentVolumeClaim": {"claimName": claim, "readOnly": volume.read_only}}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map.name}}
+    if volume.secret is not None:
+        return {"secret": {"secretName": volume.secret.name}}
+    return {"emptyDir": volume.empty_dir.to_wire() if volume.empty_dir else {}}
+
+
+def _template_details(spec: InferenceModelSpec) -> Json:
+    template = spec.template
+    details: Json = {}
+    if template.image_pull_secrets:
+        details["imagePullSecrets"] = [{"name": secret.name} for secret in template.image_pull_secrets]
+    if template.service_account_name is not None:
+        details["serviceAccountName"] = template.service_account_name
+    if template.priority_class_name is not None:
+        details["priorityClassName"] = template.priority_class_name
+    if template.runtime_class_name is not None:
+        details["runtimeClassName"] = template.runtime_class_name
+    return details
+
+
+def ungate_patch(member: Member, node: str, *, now: datetime) -> list[Json]:
+    """JSON patch that releases one pod to the scheduler, pinned to `node`.
+
+    Each `test` guards what was decided on: the very pod, the plan, and that the gate at this index is ours. Other
+    gates stay. The affinity is added to every required term that an admission plugin may have put there, because
+    terms are alternatives.
+    """
+    term = {"key": "metadata.name", "operator": "In", "values": [node]}
+    base = "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution"
+    ops: list[Json] = [
+        {"op": "test", "path": "/metadata/uid", "value": member.uid},
+        {
+            "op": "test",
+            "path": f"/metadata/annotations/{pointer(names.ANNOTATION_PLAN_ID)}",
+            "value": member.plan_id,
+        },
+        {
+            "op": "test",
+            "path": f"/spec/schedulingGates/{member.gate_index}/name",
+            "value": names.SCHEDULING_GATE,
+        },
+    ]
+    required = {"nodeSelectorTerms": [{"matchFields": [term]}]}
+    wrapped: list[tuple[str, Json]] = [
+        ("/spec/affinity", {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}),
+        ("/spec/affinity/nodeAffinity", {"requiredDuringSchedulingIgnoredDuringExecution": required}),
+        (base, required),
+    ]
+    if member.affinity_depth < len(wrapped):
+        path, value = wrapped[member.affinity_depth]
+        ops.append({"op": "add", "path": path, "value": value})
+    else:
+        ops += [
+            {"op": "add", "path": f"{base}/nodeSelectorTerms/{index}/matchFields", "value": [term]}
+            for index in range(member.required_terms)
+        ]
+    ops += [
+        {
+            "op": "add",
+            "path": f"/metadata/annotations/{pointer(names.ANNOTATION_UNGATED)}",
+            "value": rfc3339(now),
+        },
+        {"op": "remove", "path": f"/spec/schedulingGates/{member.gate_index}"},
+    ]
+    return ops
+
+
+def pointer(key: str) -> str:
+    """Escape a key for a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def warm_condition(*, container_id: str | None, now: datetime, reason: str) -> Json:
+    """Return the pod condition: True names the container that generated, None makes it False."""
+    return {
+        "type": names.CONDITION_WARM,
+        "status": "False" if container_id is None else "True",
+        "reason": reason,
+        "message": container_id or "",
+        "lastTransitionTime": rfc3339(now),
+    }
+
+
+def model_service(model: ModelIdentity) -> Json:
+    """Service over the heads of the model's groups, for clients that do without the gateway."""
+    return _service(model, model.name, selector={names.LABEL_RANK: "0"}, extra={})
+
+
+def ranks_service(model: ModelIdentity) -> Json:
+    """Headless service for rank names; publishes addresses before readiness, since ranks meet while they load."""
+    extra = {"clusterIP": "None", "publishNotReadyAddresses": True}
+    return _service(model, ranks_service_name(model.name), selector={}, extra=extra)
+
+
+def _service(model: ModelIdentity, name: str, *, selector: Mapping[str, str], extra: Json) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "namespace": model.namespace,
+            "name": name,
+            "labels": common_labels(model, "service"),
+            "ownerReferences": [owner_reference(model)],
+        },
+        "spec": {
+            "selector": {names.LABEL_MODEL: model.name, **selector},
+            "ports": [{"name": "http", "port": names.ENGINE_PORT, "targetPort": names.ENGINE_PORT}],
+            **extra,
+        },
+    }
+
+
+def disruption_budget(model: ModelIdentity, *, group: str, pods: int) -> Json:
+    """Budget of one serving group: an eviction of any of its pods would take the whole replica."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {
+            "namespace": model.namespace,
+            "name": group,
+            "labels": common_labels(model, "group-budget") | {names.LABEL_GROUP: group},
+            "ownerReferences": [owner_reference(model)],
+        },
+        "spec": {
+            "minAvailable": pods,
+            "selector": {"matchLabels": {names.LABEL_GROUP: group}},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
+
+
+def revision_name(model: str, revision: str) -> str:
+    """Return the name of the ControllerRevision of a revision hash."""
+    return f"{model}-{revision}"
+
+
+def controller_revision(
+    model: ModelIdentity,
+    spec: InferenceModelSpec,
+    *,
+    revision: str,
+    number: int,
+    layouts: Sequence[tuple[str, int, int]],
+) -> Json:
+    """Snapshot of everything that the revision hash covers. `data` is immutable, so layouts are an annotation."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": {
+            "namespace": model.namespace,
+            "name": revision_name(model.name, revision),
+            "labels": common_labels(model, "revision") | {names.LABEL_REVISION: revision},
+            "annotations": {names.ANNOTATION_LAYOUTS: layouts_annotation(layouts)},
+            "ownerReferences": [owner_reference(model)],
+        },
+        "revision": number,
+        "data": {
+            "model": spec.model.to_wire(),
+            "engine": spec.engine.to_wire(),
+            "parallelism": spec.parallelism.to_wire(),
+        },
+    }
+
+
+def layouts_annotation(layouts: Sequence[tuple[str, int, int]]) -> str:
+    """Write recorded layouts: product → tensor and pipeline width."""
+    return json.dumps(
+        {product: {"tensor": tensor, "pipeline": pipeline} for product, tensor, pipeline in layouts},
+        sort_keys=True,
+        separators=(",", ":"),
+    )
+
+
+def read_layouts(text: object) -> dict[str, tuple[int, int]]:
+    """Read recorded layouts back; anything unreadable counts as not recorded."""
+    try:
+        raw = json.loads(text) if isinstance(text, str) else {}
+        found = {str(product): (layout["tensor"], layout["pipeline"]) for product, layout in raw.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {
+        product: widths
+        for product, widths in found.items()
+        if all(isinstance(width, int) and not isinstance(width, bool) and width > 0 for width in widths)
+    }

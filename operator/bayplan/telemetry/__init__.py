@@ -1,0 +1,1 @@
+"""What engines say about themselves over HTTP: their stages, their load, their answers."""
