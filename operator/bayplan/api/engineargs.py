@@ -70,6 +70,12 @@ def reserved_flag(argument: str) -> str | None:
     return None
 
 
+def _explain(argument: str) -> str:
+    flag = reserved_flag(argument) or ""
+    instead = RESERVED_FLAGS[flag]
+    return f"{flag} is set by Bayplan: " + (f"use {instead} instead" if instead else "remove it")
+
+
 def _flag_rule() -> Rule:
     # The outer list of one binds the name once; CEL has no other way to name a value.
     name = "self.split('=', 2)[0].split(' ', 2)[0].replace('_', '-')"
@@ -81,6 +87,7 @@ def _flag_rule() -> Rule:
         message="must not be a flag, nor abbreviate one, that Bayplan sets from its own fields: "
         + ", ".join(RESERVED_FLAGS),
         holds=lambda argument: reserved_flag(argument) is None,
+        explain=_explain,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from bayplan.api.engineargs import EngineArgument, EnvName
-from bayplan.api.meta import ATOMIC, ATOMIC_MAP, Exact, LabelKey, LabelValue, Schema, WholeNumber, keyed_by
+from bayplan.api.meta import ATOMIC, ATOMIC_MAP, Exact, Keyed, LabelKey, LabelValue, Schema, WholeNumber
 from bayplan.api.podtemplate import PodTemplate, TolerationList
 from bayplan.api.rules import Rule
 
@@ -111,7 +111,7 @@ class Engine(Schema):
     """Container image of the engine."""
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64, json_schema_extra=ATOMIC)] = ()
     """Further engine arguments; flags that Bayplan sets from its own fields are refused in every spelling."""
-    env: Annotated[tuple[EnvValue, ...], Field(max_length=64, json_schema_extra=keyed_by("name"))] = ()
+    env: Annotated[tuple[EnvValue, ...], Field(max_length=64), Keyed("name")] = ()
     """Literal environment variables."""
     max_model_len: Annotated[WholeNumber, Field(ge=1, le=100_000_000)]
     """Longest sequence in tokens, prompt and output together."""
@@ -171,7 +171,7 @@ class Placement(Schema):
     """Labels that a node must have."""
     tolerations: TolerationList = ()
     """Node taints that the pods tolerate."""
-    topology: Annotated[tuple[TopologyRule, ...], Field(max_length=4, json_schema_extra=keyed_by("level"))] = ()
+    topology: Annotated[tuple[TopologyRule, ...], Field(max_length=4), Keyed("level")] = ()
     """Domains that a group must or should stay inside."""
     spread: Spread = Spread()
     """How groups are spread over failure domains."""

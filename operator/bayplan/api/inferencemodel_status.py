@@ -1,13 +1,14 @@
 """`InferenceModel.status`: counts, the numbers that decided, and conditions. Written by the operator alone."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from bayplan.api.conditions import MAX_CONDITIONS, Condition
-from bayplan.api.meta import ATOMIC, Count, Exact, LongText, ShortText, StatusSchema, TimeText, keyed_by
+from bayplan.api.meta import ATOMIC, Count, Exact, Keyed, LongText, ShortText, StatusSchema, TimeText
 
 Gib = Annotated[Decimal, Exact(ge=0, le=10**9)]
 
@@ -167,12 +168,25 @@ class InferenceModelStatus(StatusSchema):
     """Groups on nodes."""
     revisions: RevisionStatus = RevisionStatus()
     """Revisions asked for and served."""
-    conditions: Annotated[
-        tuple[Condition, ...], Field(max_length=MAX_CONDITIONS, json_schema_extra=keyed_by("type"))
-    ] = ()
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), Keyed("type")] = ()
     """Conditions by type."""
 
 
 def two_decimals(value: Decimal) -> Decimal:
     """Round for display to hundredths of a GiB; decisions never use the rounded value."""
     return value.quantize(Decimal("0.01"))
+
+
+def read_status(raw: object) -> InferenceModelStatus:
+    """Return what can be read of a stored status; never raises.
+
+    An older or newer operator may have written it: a member that this version cannot read counts as absent.
+    """
+    members = dict(raw) if isinstance(raw, Mapping) else {}
+    try:
+        return InferenceModelStatus.model_validate(members, by_alias=True, by_name=False)
+    except ValidationError as error:
+        unreadable = {fault["loc"][0] for fault in error.errors(include_url=False, include_input=False)}
+    return InferenceModelStatus.model_validate(
+        {name: value for name, value in members.items() if name not in unreadable}, by_alias=True, by_name=False
+    )

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from bayplan.api.rules import VALIDATIONS, Rule
 
@@ -117,9 +117,27 @@ ATOMIC_MAP: dict[str, Any] = {"x-kubernetes-map-type": "atomic"}
 """`json_schema_extra` of a map that has one owner and is replaced as a whole."""
 
 
-def keyed_by(*members: str) -> dict[str, Any]:
-    """`json_schema_extra` of a list whose entries are told apart by these wire names, and merged one by one."""
-    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(members)}
+@dataclass(frozen=True)
+class Keyed:
+    """A list whose entries are told apart by one member: no two have the same, and appliers merge entry by entry."""
+
+    member: str
+
+    def check(self, entries: tuple[BaseModel, ...]) -> tuple[BaseModel, ...]:
+        """Return the entries, or raise when two have the same key."""
+        keys = [getattr(entry, self.member) for entry in entries]
+        if len(set(keys)) < len(keys):
+            double = next(key for key in keys if keys.count(key) > 1)
+            message = f"{self.member} must be different in each entry, {double!r} is there twice"
+            raise PydanticCustomError("rule", "{message}", {"message": message, "field": ""})
+        return entries
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        keys = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [self.member]}
+        return {**handler(schema), **keys}
 
 
 MAX_TEXT = 1024

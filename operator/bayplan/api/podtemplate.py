@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from bayplan.api.engineargs import EnvName
-from bayplan.api.meta import ATOMIC, LabelKey, LabelValue, ObjectName, Schema, WholeNumber, keyed_by
+from bayplan.api.meta import ATOMIC, Keyed, LabelKey, LabelValue, ObjectName, Schema, WholeNumber
 from bayplan.api.rules import Rule
 
 OWN_VOLUME_PREFIX = "bayplan-"
@@ -182,15 +182,14 @@ class PodTemplate(Schema):
 
     resources: Resources | None = None
     """CPU, memory and ephemeral storage of each pod."""
-    env: Annotated[tuple[EnvFrom, ...], Field(max_length=64, json_schema_extra=keyed_by("name"))] = ()
+    env: Annotated[tuple[EnvFrom, ...], Field(max_length=64), Keyed("name")] = ()
     """Environment variables from Secrets and ConfigMaps; literal ones belong to `engine.env`."""
-    image_pull_secrets: Annotated[
-        tuple[LocalReference, ...], Field(max_length=8, json_schema_extra=keyed_by("name"))
-    ] = ()
+    image_pull_secrets: Annotated[tuple[LocalReference, ...], Field(max_length=8), Keyed("name")] = ()
     """Secrets for pulling the engine image."""
     volumes: Annotated[
         tuple[Volume, ...],
-        Field(max_length=16, json_schema_extra=keyed_by("name")),
+        Field(max_length=16),
+        Keyed("name"),
         Rule(
             expression="self.all(v, self.exists_one(w, w.mountPath == v.mountPath))",
             message="mountPath must be different in each volume",

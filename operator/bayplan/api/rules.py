@@ -20,14 +20,16 @@ class Rule:
     """One rule: `expression` is CEL, `message` says what would be accepted, `holds` is the same test in Python.
 
     A rule about a change (it names `oldSelf`) has no `holds`: the parser sees one object and no history. `field` is the
-    wire name of the member that the error is about, when it is not the whole value. Put it into a model's `rules`, or
-    last into the `Annotated` of a string, list or map.
+    wire name of the member that the error is about, when it is not the whole value. `explain` turns a refused value
+    into a sharper message than CEL can give. Put a rule into a model's `rules`, or last into the `Annotated` of a
+    string, list or map.
     """
 
     expression: str
     message: str
     holds: Callable[[Any], bool] | None = None
     field: str = ""
+    explain: Callable[[Any], str] | None = None
 
     def __post_init__(self) -> None:
         if (self.holds is None) != ("oldSelf" in self.expression):
@@ -41,7 +43,8 @@ class Rule:
     def check(self, value: Any) -> Any:
         """Return `value`, or raise an error that carries the message and the field it is about."""
         if self.holds is not None and not self.holds(value):
-            raise PydanticCustomError("rule", "{message}", {"message": self.message, "field": self.field})
+            message = self.explain(value) if self.explain else self.message
+            raise PydanticCustomError("rule", "{message}", {"message": message, "field": self.field})
         return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
