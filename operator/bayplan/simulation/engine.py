@@ -14,7 +14,14 @@ from collections import OrderedDict
 from enum import Enum
 
 from bayplan.simulation.kv_blocks import KVBlockPool
-from bayplan.simulation.requests import EngineConfig, EngineRequest, FinishedRequest, FinishReason, StepResult
+from bayplan.simulation.requests import (
+    EngineConfig,
+    EngineRequest,
+    FinishedRequest,
+    FinishReason,
+    FirstToken,
+    StepResult,
+)
 from bayplan.simulation.speed import SpeedModel
 
 
@@ -280,9 +287,9 @@ class Engine:
         self._context_tokens += chunk
         self._register_full(sequence, sequence.computed_tokens)
 
-    def _complete_prefills(self, prefilled: list[_Sequence], end: float) -> tuple[list[str], list[_Sequence]]:
+    def _complete_prefills(self, prefilled: list[_Sequence], end: float) -> tuple[list[FirstToken], list[_Sequence]]:
         """Move whoever has its whole prompt computed to the decoding ones; (first tokens, those that end at once)."""
-        first_tokens: list[str] = []
+        first_tokens: list[FirstToken] = []
         ended: list[_Sequence] = []
         for sequence in prefilled:
             total = sequence.request.prompt_tokens + sequence.output_base
@@ -292,7 +299,8 @@ class Engine:
                 self._prefilling = None
             if sequence.first_token_seconds is None:
                 sequence.first_token_seconds = end
-                first_tokens.append(sequence.request.request_id)
+                request = sequence.request
+                first_tokens.append(FirstToken(request.request_id, request.prompt_tokens, sequence.cached_tokens))
             sequence.output_base += 1
             sequence.stage = _Stage.DECODING
             sequence.joined_step = self._step

@@ -85,6 +85,15 @@ class FinishedRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstToken:
+    """A sequence that got its first token, and how much of its prompt the prefix cache had."""
+
+    request_id: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """What one step did. Its tokens exist from `started_seconds + duration_seconds` on.
 
@@ -98,6 +107,6 @@ class StepResult:
     generated_tokens: int
     emitted: Sequence[str]
     admitted: Sequence[str]
-    first_tokens: Sequence[str]
+    first_tokens: Sequence[FirstToken]
     preempted: Sequence[str]
     finished: Sequence[FinishedRequest]

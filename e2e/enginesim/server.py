@@ -1,0 +1,399 @@
+"""The HTTP surface: vLLM's OpenAI endpoints, health, load, metrics, and a switch for faults."""
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from bayplan.simulation.engine import Engine
+from bayplan.simulation.requests import EngineConfig
+from e2e.enginesim.driver import EngineDriver
+from e2e.enginesim.flags import Flags
+from e2e.enginesim.generation import Delta, Mailbox, Pace, SequenceStream, engine_request
+from e2e.enginesim.metrics import EngineMetrics
+from e2e.enginesim.protocol import (
+    ApiError,
+    ChatBody,
+    CompletionBody,
+    TokenizeBody,
+    check_sampling,
+    output_limit,
+    parse,
+    read_body,
+)
+from e2e.enginesim.rendering import DONE, Renderer, Usage
+from e2e.enginesim.settings import Faults, Settings, describe
+from e2e.enginesim.text import plan_output
+
+log = logging.getLogger("enginesim")
+
+_BODY_LIMIT_BYTES = 64 * 2**20
+
+
+class EngineServer:
+    """One engine process's state and its handlers. Raises ValueError when vLLM would refuse the flags."""
+
+    def __init__(self, flags: Flags, settings: Settings) -> None:
+        self.flags = flags
+        self.settings = settings
+        self.faults = settings.faults()
+        self.ready = False
+        self.draining = False
+        blocks = settings.kv_tokens // flags.block_size
+        if blocks * flags.block_size < flags.max_model_len:
+            raise ValueError(
+                f"the model's maximum length of {flags.max_model_len} tokens needs more KV cache than there is "
+                f"({blocks * flags.block_size} tokens); raise gpu_memory_utilization or lower max_model_len"
+            )
+        config = EngineConfig(
+            num_blocks=blocks,
+            block_size=flags.block_size,
+            max_model_len=flags.max_model_len,
+            max_num_seqs=flags.max_num_seqs,
+            max_num_batched_tokens=flags.max_num_batched_tokens,
+        )
+        self.metrics = EngineMetrics(flags, kv_blocks=blocks, kv_bytes_per_token=settings.kv_bytes_per_token)
+        self.drivers = [
+            EngineDriver(Engine(config, settings.speed(self.faults)), self.metrics, rank=rank)
+            for rank in range(flags.data_parallel_size)
+        ]
+        identity = f"{flags.model}/{settings.seed}/{flags.max_model_len}".encode()
+        digest = hashlib.sha256(identity).hexdigest()[:8]
+        self._fingerprint = f"vllm-{settings.version}-tp{flags.tensor_parallel_size}-{digest}"
+        self._created = int(time.time())
+        self._lottery = random.Random(settings.seed)
+        self._live: set[SequenceStream] = set()
+        self._open_requests = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._hang_left = self.faults.hang_requests
+        self._crash_left = self.faults.crash_after_requests
+        self._crash_timer: asyncio.TimerHandle | None = None
+        self._closing = asyncio.Event()
+
+    # -- life
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[_errors])
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/version", self._version),
+                web.get("/load", self._load),
+                web.get("/metrics", self._metrics),
+                web.get("/v1/models", self._models),
+                web.post("/v1/completions", self._completions),
+                web.post("/v1/chat/completions", self._chat_completions),
+                web.post("/tokenize", self._tokenize),
+                web.get("/_enginesim/faults", self._show_faults),
+                web.post("/_enginesim/faults", self._set_faults),
+            ]
+        )
+        return app
+
+    def start(self) -> None:
+        """Serve generations from now on; a crash set by time counts from here."""
+        self.ready = True
+        self._arm_crash_timer()
+
+    def abort_all(self) -> None:
+        """End every sequence with finish reason `abort`; its handler still sends what is due."""
+        self._closing.set()
+        for stream in list(self._live):
+            stream.abort()
+
+    async def wait_quiet(self, timeout_seconds: float) -> bool:
+        """Wait until no generation is open; False when that took too long."""
+        try:
+            await asyncio.wait_for(self._quiet.wait(), timeout_seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    # -- small endpoints
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _version(self, _request: web.Request) -> web.Response:
+        return web.json_response({"version": self.settings.version})
+
+    async def _load(self, _request: web.Request) -> web.Response:
+        return web.json_response({"server_load": self._open_requests})
+
+    async def _metrics(self, _request: web.Request) -> web.Response:
+        return web.Response(
+            body=self.metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
+        )
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        names = self.flags.served_model_name if self.ready else ()
+        cards: list[dict[str, Any]] = [
+            {
+                "id": name,
+                "object": "model",
+                "created": self._created,
+                "owned_by": "vllm",
+                "root": self.flags.model,
+                "parent": None,
+                "max_model_len": self.flags.max_model_len,
+                "permission": [],
+            }
+            for name in names
+        ]
+        return web.json_response({"object": "list", "data": cards})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        tokens = parse(TokenizeBody, await read_body(request)).tokens()
+        return web.json_response(
+            {
+                "count": len(tokens),
+                "max_model_len": self.flags.max_model_len,
+                "tokens": tokens,
+                "token_strs": None,
+            }
+        )
+
+    # -- faults
+
+    async def _show_faults(self, _request: web.Request) -> web.Response:
+        return web.json_response(self.faults.model_dump())
+
+    async def _set_faults(self, request: web.Request) -> web.Response:
+        data = await read_body(request)
+        if not isinstance(data, dict):
+            raise ApiError("body: an object of fault names and values is expected")
+        try:
+            self.faults = Faults.model_validate({**self.faults.model_dump(), **data})
+        except ValidationError as error:
+            raise ApiError(describe(error)) from None
+        if "hang_requests" in data:
+            self._hang_left = self.faults.hang_requests
+        if "crash_after_requests" in data:
+            self._crash_left = self.faults.crash_after_requests
+        if "crash_after_seconds" in data:
+            self._arm_crash_timer()
+        for driver in self.drivers:
+            driver.engine.speed = self.settings.speed(self.faults)
+        log.info("faults are now %s", self.faults)
+        return web.json_response(self.faults.model_dump())
+
+    def _arm_crash_timer(self) -> None:
+        if self._crash_timer is not None:
+            self._crash_timer.cancel()
+            self._crash_timer = None
+        if self.faults.crash_after_seconds is not None:
+            self._crash_timer = asyncio.get_running_loop().call_later(self.faults.crash_after_seconds, crash)
+
+    async def _suffer_faults(self) -> Pace:
+        """Let the faults have this request; how late its tokens will be if it survives them."""
+        failing, late_first, late_gaps = (self._lottery.random() for _ in range(3))
+        faults = self.faults
+        if self._crash_left is not None:
+            self._crash_left -= 1
+            if self._crash_left <= 0:
+                crash()
+        if self._hang_left > 0:
+            self._hang_left -= 1
+            await self._closing.wait()
+            raise ApiError("the engine is shutting down", status=500, error_type="InternalServerError")
+        if failing < faults.error_share:
+            raise ApiError("injected fault", status=faults.error_status, error_type="InternalServerError")
+        return Pace(
+            faults.slow_ttft_factor if late_first < faults.slow_ttft_share else 1,
+            faults.slow_tpot_factor if late_gaps < faults.slow_tpot_share else 1,
+        )
+
+    # -- generation
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, CompletionBody)
+
+    async def _chat_completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, ChatBody)
+
+    async def _generate(self, request: web.Request, kind: type[CompletionBody] | type[ChatBody]) -> web.StreamResponse:
+        if self.draining:
+            raise ApiError("the engine is shutting down", status=500, error_type="InternalServerError")
+        if not self.ready:
+            raise ApiError("the model is still loading", status=503, error_type="ServiceUnavailableError")
+        self._open_requests += 1
+        self._quiet.clear()
+        streams: list[SequenceStream] = []
+        try:
+            pace = await self._suffer_faults()
+            body = parse(kind, await read_body(request))
+            self._check_model(body.model)
+            check_sampling(body)
+            mailbox = Mailbox(only_ends=not body.stream)
+            prompt_tokens, limit = self._submit(body, pace, mailbox, streams)
+            renderer = Renderer(
+                chat=kind is ChatBody,
+                request_id=("chatcmpl-" if kind is ChatBody else "cmpl-")
+                + (request.headers.get("X-Request-Id") or uuid.uuid4().hex),
+                model=self.flags.served_model_name[0],
+                fingerprint=self._fingerprint,
+            )
+            if body.stream:
+                response: web.StreamResponse = await self._stream(
+                    request,
+                    body=body,
+                    mailbox=mailbox,
+                    streams=streams,
+                    renderer=renderer,
+                    prompt_tokens=prompt_tokens,
+                )
+            else:
+                response = await self._collect(mailbox, streams, renderer, prompt_tokens)
+            self.metrics.observe_request(
+                streams[0].driver.rank,
+                choices=body.n or 1,
+                max_tokens=limit,
+                longest_output=max(stream.tokens for stream in streams),
+            )
+            return response
+        finally:
+            for stream in streams:
+                if stream.finished is None:
+                    stream.abort()
+                self._live.discard(stream)
+            self._open_requests -= 1
+            if not self._open_requests:
+                self._quiet.set()
+
+    def _check_model(self, name: str | None) -> None:
+        if name and name not in self.flags.served_model_name:
+            raise ApiError(f"the model `{name}` does not exist", status=404, error_type="NotFoundError", param="model")
+
+    def _submit(
+        self, body: CompletionBody | ChatBody, pace: Pace, mailbox: Mailbox, streams: list[SequenceStream]
+    ) -> tuple[int, int]:
+        """Queue every choice of every prompt; (prompt tokens, the largest output limit)."""
+        prompts = body.prompts()
+        if not prompts or not all(prompts):
+            raise ApiError("prompt: must be given and not empty", error_type="Bad Request", param="prompt")
+        limits = [output_limit(body, prompt, max_model_len=self.flags.max_model_len) for prompt in prompts]
+        driver = min(self.drivers, key=lambda candidate: candidate.load)
+        greedy = body.temperature == 0
+        cut_stop = not body.include_stop_str_in_output
+        holdback = max((len(stop) - 1 for stop in body.stops), default=0) if cut_stop else 0
+        for prompt, limit in zip(prompts, limits, strict=True):
+            for choice in range(body.n or 1):
+                output = plan_output(
+                    prompt,
+                    seed=self.settings.seed,
+                    variant="greedy" if greedy else f"{body.seed}/{choice}",
+                    limit=limit,
+                    median_tokens=self.settings.output_tokens_median,
+                    ignore_eos=body.ignore_eos,
+                    min_tokens=body.min_tokens,
+                    stops=body.stops,
+                )
+                stream = SequenceStream(
+                    index=len(streams),
+                    output=output,
+                    holdback=holdback,
+                    cut_stop=cut_stop,
+                    pace=pace,
+                    mailbox=mailbox,
+                    driver=driver,
+                    metrics=self.metrics,
+                    request_id=uuid.uuid4().hex,
+                )
+                streams.append(stream)
+                self._live.add(stream)
+                driver.submit(
+                    engine_request(
+                        stream.request_id,
+                        prompt,
+                        output,
+                        limit=limit,
+                        block_size=self.flags.block_size,
+                        cache_salt=body.cache_salt,
+                        with_hashes=self.flags.enable_prefix_caching,
+                    ),
+                    stream,
+                )
+        return sum(map(len, prompts)), max(limits)
+
+    async def _collect(
+        self, mailbox: Mailbox, streams: list[SequenceStream], renderer: Renderer, prompt_tokens: int
+    ) -> web.Response:
+        results: dict[int, Delta] = {}
+        while len(results) < len(streams):
+            results |= {delta.index: delta for delta in await mailbox.next()}
+        usage = Usage(prompt_tokens, sum(stream.tokens for stream in streams))
+        body = renderer.body([results[stream.index] for stream in streams], usage)
+        return web.json_response(body, dumps=_compact)
+
+    async def _stream(
+        self,
+        request: web.Request,
+        *,
+        body: CompletionBody | ChatBody,
+        mailbox: Mailbox,
+        streams: list[SequenceStream],
+        renderer: Renderer,
+        prompt_tokens: int,
+    ) -> web.StreamResponse:
+        options = body.stream_options
+        with_usage = bool(options and options.include_usage)
+        continuous = with_usage and bool(options and options.continuous_usage_stats)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        writer = await response.prepare(request)
+        if writer is not None:
+            writer.send_headers()  # aiohttp would keep them back until the first token
+        left = len(streams)
+        events = [renderer.first_chunks(len(streams))]
+        while left:
+            for delta in await mailbox.next():
+                left -= delta.finish_reason is not None
+                usage = Usage(prompt_tokens, streams[delta.index].tokens) if continuous else None
+                events.append(
+                    renderer.chunk(delta, usage=usage, last=delta.finish_reason is not None and not with_usage)
+                )
+            if not left:
+                if with_usage:
+                    total = Usage(prompt_tokens, sum(stream.tokens for stream in streams))
+                    events.append(renderer.usage_chunk(total))
+                events.append(DONE)
+            await response.write(b"".join(events))
+            events.clear()
+        await response.write_eof()
+        return response
+
+
+@web.middleware
+async def _errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Every error in vLLM's shape."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return error.response()
+    except ConnectionResetError:
+        raise  # the client left; there is nobody to answer
+    except web.HTTPException as error:
+        reason: Any = error.reason
+        return ApiError(reason, status=error.status, error_type=reason).response()
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def crash() -> None:
+    """End the process as a fault does: at once, with status 1."""
+    log.error("injected fault: crash")
+    os._exit(1)
