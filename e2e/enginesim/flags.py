@@ -50,6 +50,7 @@ class Flags:
     master_port: int
     headless: bool
     shutdown_timeout: int
+    enable_server_load_tracking: bool
     ignored: tuple[str, ...]
 
 
@@ -94,6 +95,7 @@ def parse_flags(arguments: Sequence[str]) -> Flags:
         master_port=space.master_port,
         headless=space.headless,
         shutdown_timeout=space.shutdown_timeout,
+        enable_server_load_tracking=space.enable_server_load_tracking,
         ignored=ignored,
     )
 
@@ -126,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--master-port", type=_bounded(1), default=DEFAULT_MASTER_PORT)
     parser.add_argument("--headless", action="store_true")
     parser.add_argument("--shutdown-timeout", type=_bounded(0), default=0)
+    parser.add_argument("--enable-server-load-tracking", action="store_true")
     return parser
 
 

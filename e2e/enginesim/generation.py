@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bayplan.simulation.kv_blocks import chain_block_hashes
 from bayplan.simulation.requests import EngineRequest, FinishedRequest, FinishReason
@@ -90,7 +90,8 @@ class SequenceStream:
         self._first_made: float | None = None
         self._first_released = 0.0
         self._last_released: float | None = None
-        self._late: list[asyncio.TimerHandle] = []
+        self._late = 0
+        self._record: FinishedRequest | None = None
         self._taken_tokens = 0
         self._taken_characters = 0
 
@@ -106,22 +107,20 @@ class SequenceStream:
         if due <= at_seconds:
             self._release(at_seconds)
         else:
-            self._late.append(self._loop.call_at(due, self._release, due))
+            self._late += 1
+            self._loop.call_at(due, self._release_late, due)
 
     def on_finish(self, finished: FinishedRequest) -> None:
         """Release the end, with the last token."""
-        if self._late and self._late[-1].when() > self._loop.time():
-            self._late.append(self._loop.call_at(self._late[-1].when(), self._finish, finished))
-        else:
+        self._record = finished
+        if not self._late:
             self._finish(finished)
 
     def abort(self) -> None:
-        """End it now; what was not released is lost."""
-        finished = self.driver.abort(self.request_id)
-        for timer in self._late:
-            timer.cancel()
-        if self.finished is None:
-            self._finish(finished or self._ended_early())
+        """End it now and free its blocks; what was not released is lost. No effect on a sequence that ended."""
+        record = self.driver.abort(self.request_id) or self._record
+        if self.finished is None and record is not None:
+            self._finish(replace(record, reason=FinishReason.ABORT, output_tokens=self.tokens))
 
     # -- for the handler
 
@@ -140,6 +139,14 @@ class SequenceStream:
         self._taken_tokens = self.tokens
         return Delta(self.index, text, tokens, reason, self._output.stop if stopped else None)
 
+    def _release_late(self, at_seconds: float) -> None:
+        if self.finished is not None:
+            return
+        self._late -= 1
+        self._release(at_seconds)
+        if not self._late and self._record is not None:
+            self._finish(self._record)
+
     def _release(self, at_seconds: float) -> None:
         self.tokens += 1
         if self._last_released is None:
@@ -153,21 +160,6 @@ class SequenceStream:
         self.finished = finished
         self._metrics.observe_sequence(self.driver.rank, finished, last_token_seconds=self._last_released)
         self._mailbox.notify(self, ended=True)
-
-    def _ended_early(self) -> FinishedRequest:
-        """The account of a sequence whose engine was done but whose tokens were still held back."""
-        return FinishedRequest(
-            self.request_id,
-            FinishReason.ABORT,
-            prompt_tokens=1,
-            output_tokens=self.tokens,
-            cached_tokens=0,
-            preemptions=0,
-            arrival_seconds=self._arrival,
-            scheduled_seconds=None,
-            first_token_seconds=None,
-            finished_seconds=self._loop.time(),
-        )
 
 
 def engine_request(

@@ -10,9 +10,10 @@ from typing import Any
 
 from aiohttp import web
 
+from e2e.enginesim.faults import crash
 from e2e.enginesim.flags import Flags, parse_flags
 from e2e.enginesim.group import GroupError, GroupHead, GroupMember
-from e2e.enginesim.server import EngineServer, crash
+from e2e.enginesim.server import EngineServer
 from e2e.enginesim.settings import Settings, read_settings
 
 log = logging.getLogger("enginesim")

@@ -72,7 +72,6 @@ class CompletionBody(_Generation):
     """Body of `/v1/completions`."""
 
     prompt: list[TokenId] | list[list[TokenId]] | str | list[str] | None = None
-    echo: bool | None = False
 
     def prompts(self) -> list[list[int]]:
         """Token ids of each prompt."""
@@ -144,7 +143,7 @@ async def read_body(request: web.Request) -> Any:
         raise _malformed("Unsupported Media Type: send the body as application/json")
     try:
         return await request.json()
-    except (ValueError, RecursionError) as error:
+    except (ValueError, LookupError, RecursionError) as error:
         raise _malformed(f"the body is not JSON: {error}") from None
 
 

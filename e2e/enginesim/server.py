@@ -3,20 +3,17 @@
 import asyncio
 import hashlib
 import json
-import logging
-import os
-import random
 import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
-from pydantic import ValidationError
 
 from bayplan.simulation.engine import Engine
 from bayplan.simulation.requests import EngineConfig
 from e2e.enginesim.driver import EngineDriver
+from e2e.enginesim.faults import FaultInjector
 from e2e.enginesim.flags import Flags
 from e2e.enginesim.generation import Delta, Mailbox, Pace, SequenceStream, engine_request
 from e2e.enginesim.metrics import EngineMetrics
@@ -31,10 +28,8 @@ from e2e.enginesim.protocol import (
     read_body,
 )
 from e2e.enginesim.rendering import DONE, Renderer, Usage
-from e2e.enginesim.settings import Faults, Settings, describe
+from e2e.enginesim.settings import Settings
 from e2e.enginesim.text import plan_output
-
-log = logging.getLogger("enginesim")
 
 _BODY_LIMIT_BYTES = 64 * 2**20
 
@@ -45,7 +40,7 @@ class EngineServer:
     def __init__(self, flags: Flags, settings: Settings) -> None:
         self.flags = flags
         self.settings = settings
-        self.faults = settings.faults()
+        self.injector = FaultInjector(settings.faults(), seed=settings.seed)
         self.ready = False
         self.draining = False
         blocks = settings.kv_tokens // flags.block_size
@@ -63,22 +58,17 @@ class EngineServer:
         )
         self.metrics = EngineMetrics(flags, kv_blocks=blocks, kv_bytes_per_token=settings.kv_bytes_per_token)
         self.drivers = [
-            EngineDriver(Engine(config, settings.speed(self.faults)), self.metrics, rank=rank)
+            EngineDriver(Engine(config, settings.speed(self.injector.faults)), self.metrics, rank=rank)
             for rank in range(flags.data_parallel_size)
         ]
         identity = f"{flags.model}/{settings.seed}/{flags.max_model_len}".encode()
         digest = hashlib.sha256(identity).hexdigest()[:8]
         self._fingerprint = f"vllm-{settings.version}-tp{flags.tensor_parallel_size}-{digest}"
         self._created = int(time.time())
-        self._lottery = random.Random(settings.seed)
         self._live: set[SequenceStream] = set()
         self._open_requests = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        self._hang_left = self.faults.hang_requests
-        self._crash_left = self.faults.crash_after_requests
-        self._crash_timer: asyncio.TimerHandle | None = None
-        self._closing = asyncio.Event()
 
     # -- life
 
@@ -104,11 +94,11 @@ class EngineServer:
     def start(self) -> None:
         """Serve generations from now on; a crash set by time counts from here."""
         self.ready = True
-        self._arm_crash_timer()
+        self.injector.start()
 
     def abort_all(self) -> None:
         """End every sequence with finish reason `abort`; its handler still sends what is due."""
-        self._closing.set()
+        self.injector.close()
         for stream in list(self._live):
             stream.abort()
 
@@ -129,7 +119,8 @@ class EngineServer:
         return web.json_response({"version": self.settings.version})
 
     async def _load(self, _request: web.Request) -> web.Response:
-        return web.json_response({"server_load": self._open_requests})
+        tracked = self._open_requests if self.flags.enable_server_load_tracking else 0
+        return web.json_response({"server_load": tracked})
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(
@@ -167,52 +158,13 @@ class EngineServer:
     # -- faults
 
     async def _show_faults(self, _request: web.Request) -> web.Response:
-        return web.json_response(self.faults.model_dump())
+        return web.json_response(self.injector.remaining())
 
     async def _set_faults(self, request: web.Request) -> web.Response:
-        data = await read_body(request)
-        if not isinstance(data, dict):
-            raise ApiError("body: an object of fault names and values is expected")
-        try:
-            self.faults = Faults.model_validate({**self.faults.model_dump(), **data})
-        except ValidationError as error:
-            raise ApiError(describe(error)) from None
-        if "hang_requests" in data:
-            self._hang_left = self.faults.hang_requests
-        if "crash_after_requests" in data:
-            self._crash_left = self.faults.crash_after_requests
-        if "crash_after_seconds" in data:
-            self._arm_crash_timer()
+        self.injector.update(await read_body(request))
         for driver in self.drivers:
-            driver.engine.speed = self.settings.speed(self.faults)
-        log.info("faults are now %s", self.faults)
-        return web.json_response(self.faults.model_dump())
-
-    def _arm_crash_timer(self) -> None:
-        if self._crash_timer is not None:
-            self._crash_timer.cancel()
-            self._crash_timer = None
-        if self.faults.crash_after_seconds is not None:
-            self._crash_timer = asyncio.get_running_loop().call_later(self.faults.crash_after_seconds, crash)
-
-    async def _suffer_faults(self) -> Pace:
-        """Let the faults have this request; how late its tokens will be if it survives them."""
-        failing, late_first, late_gaps = (self._lottery.random() for _ in range(3))
-        faults = self.faults
-        if self._crash_left is not None:
-            self._crash_left -= 1
-            if self._crash_left <= 0:
-                crash()
-        if self._hang_left > 0:
-            self._hang_left -= 1
-            await self._closing.wait()
-            raise ApiError("the engine is shutting down", status=500, error_type="InternalServerError")
-        if failing < faults.error_share:
-            raise ApiError("injected fault", status=faults.error_status, error_type="InternalServerError")
-        return Pace(
-            faults.slow_ttft_factor if late_first < faults.slow_ttft_share else 1,
-            faults.slow_tpot_factor if late_gaps < faults.slow_tpot_share else 1,
-        )
+            driver.engine.speed = self.settings.speed(self.injector.faults)
+        return web.json_response(self.injector.remaining())
 
     # -- generation
 
@@ -231,7 +183,7 @@ class EngineServer:
         self._quiet.clear()
         streams: list[SequenceStream] = []
         try:
-            pace = await self._suffer_faults()
+            pace = await self.injector.meet()
             body = parse(kind, await read_body(request))
             self._check_model(body.model)
             check_sampling(body)
@@ -310,20 +262,18 @@ class EngineServer:
                     metrics=self.metrics,
                     request_id=uuid.uuid4().hex,
                 )
+                work = engine_request(
+                    stream.request_id,
+                    prompt,
+                    output,
+                    limit=limit,
+                    block_size=self.flags.block_size,
+                    cache_salt=body.cache_salt,
+                    with_hashes=self.flags.enable_prefix_caching,
+                )
+                driver.submit(work, stream)
                 streams.append(stream)
                 self._live.add(stream)
-                driver.submit(
-                    engine_request(
-                        stream.request_id,
-                        prompt,
-                        output,
-                        limit=limit,
-                        block_size=self.flags.block_size,
-                        cache_salt=body.cache_salt,
-                        with_hashes=self.flags.enable_prefix_caching,
-                    ),
-                    stream,
-                )
         return sum(map(len, prompts)), max(limits)
 
     async def _collect(
@@ -391,9 +341,3 @@ async def _errors(
 
 def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def crash() -> None:
-    """End the process as a fault does: at once, with status 1."""
-    log.error("injected fault: crash")
-    os._exit(1)
