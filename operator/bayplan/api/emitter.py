@@ -1,7 +1,7 @@
 """Write what is generated from the models, or check that the files in the repository are what would be written.
 
 `python -m bayplan.api.emitter crds/` writes the CRDs; `--docs DIR` adds the reference pages, `--chart DIR` the chart's
-copies of the CRDs. `--check` writes nothing, prints a diff for each file that differs and exits with 1.
+CRD templates. `--check` writes nothing, prints a diff for each file that differs and exits with 1.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from bayplan.api.crd import KINDS, Kind, custom_resource_definition
+from bayplan.api.reference import api_page, reasons_page
 
 MARK = "# Generated from operator/bayplan/api by `make crds`; changes here are overwritten.\n"
 
@@ -26,6 +27,33 @@ def to_yaml(manifest: dict[str, Any]) -> str:
 def crd_files(directory: Path) -> dict[Path, str]:
     """Return path and text of the CRD manifest of each kind."""
     return {directory / _file_name(kind): MARK + to_yaml(custom_resource_definition(kind)) for kind in KINDS}
+
+
+def page_files(directory: Path) -> dict[Path, str]:
+    """Return path and text of the reference pages."""
+    return {directory / "reasons.md": reasons_page(), directory / "api.md": api_page()}
+
+
+def chart_files(directory: Path) -> dict[Path, str]:
+    """Return path and text of the chart's templates of the CRDs, which `crds.enabled` and `crds.keep` switch.
+
+    Text is added around the manifest and nothing is parsed by Helm, whose YAML turns large numbers into floats.
+    """
+    files = {}
+    for kind in KINDS:
+        head, marker, tail = to_yaml(custom_resource_definition(kind)).partition("metadata:\n")
+        if "{{" in head + tail:
+            raise ValueError(f"{kind.crd_name}: text holds '{{{{', which Helm would take for a template")
+        text = f"{MARK}{{{{- if .Values.crds.enabled }}}}\n{head}{marker}{_KEEP}{tail}{{{{- end }}}}\n"
+        files[directory / _file_name(kind)] = text
+    return files
+
+
+_KEEP = """  {{- if .Values.crds.keep }}
+  annotations:
+    helm.sh/resource-policy: keep
+  {{- end }}
+"""
 
 
 def _file_name(kind: Kind) -> str:
@@ -49,9 +77,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(prog="python -m bayplan.api.emitter", description=__doc__)
     parser.add_argument("crds", type=Path, help="directory of the CRD manifests")
+    parser.add_argument("--docs", type=Path, help="directory of the reference pages")
+    parser.add_argument("--chart", type=Path, help="directory of the chart's CRD templates")
     parser.add_argument("--check", action="store_true", help="compare instead of writing; exit 1 on a difference")
     options = parser.parse_args(arguments)
     files = crd_files(options.crds)
+    files |= page_files(options.docs) if options.docs else {}
+    files |= chart_files(options.chart) if options.chart else {}
     if options.check:
         found = differences(files)
         sys.stdout.writelines(found)

@@ -69,7 +69,10 @@ class Model(Schema):
     uri: Annotated[
         str,
         StringConstraints(
-            pattern=r"^((hf|s3|oci|pvc)://[A-Za-z0-9]|file:///[A-Za-z0-9])[-A-Za-z0-9._/@:]*$",
+            pattern=r"^(hf://[A-Za-z0-9][-A-Za-z0-9._]*(/[A-Za-z0-9][-A-Za-z0-9._]*)?"
+            r"|pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(/[-A-Za-z0-9._/]+)?"
+            r"|(s3|oci)://[A-Za-z0-9][-A-Za-z0-9._/@:]*"
+            r"|file:///[A-Za-z0-9.][-A-Za-z0-9._/]*)$",
             min_length=1,
             max_length=512,
         ),
@@ -79,7 +82,7 @@ class Model(Schema):
             holds=lambda uri: ".." not in uri,
         ),
     ]
-    """Where the weights are: hf://, s3://, oci://, pvc:// or file:///."""
+    """Where the weights are: hf://ORG/NAME, pvc://CLAIM/FOLDER, s3://, oci:// or file:///PATH in the image."""
     revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]*$", min_length=1, max_length=128)]
     """Immutable revision of the artifact, such as a commit."""
     architecture: Architecture

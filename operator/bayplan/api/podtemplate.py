@@ -11,6 +11,11 @@ from bayplan.api.rules import Rule
 
 OWN_VOLUME_PREFIX = "bayplan-"
 """Volumes that Bayplan adds to a pod have names with this prefix, so a user's volume cannot clash with one."""
+SHARED_MEMORY_PATH = "/dev/shm"
+"""Where the memory-backed scratch volume of each pod is mounted."""
+MODEL_PATH = "/mnt/model"
+"""Where the claim of a `pvc://` model is mounted."""
+OWN_MOUNT_PATHS = (SHARED_MEMORY_PATH, MODEL_PATH)
 
 
 def _quantity_text(value: object) -> object:
@@ -135,9 +140,11 @@ class Volume(Schema):
         str,
         StringConstraints(pattern=r"^(/\.?[A-Za-z0-9_][-A-Za-z0-9._]*)+$", min_length=2, max_length=512),
         Rule(
-            expression="!(self + '/').startsWith('/dev/shm/')",
-            message="must not be /dev/shm or below it; set template.sharedMemory to bound it",
-            holds=lambda path: not f"{path}/".startswith("/dev/shm/"),
+            expression="!["
+            + ", ".join(f"'{path}/'" for path in OWN_MOUNT_PATHS)
+            + "].exists(p, (self + '/').startsWith(p))",
+            message=f"must not be one of Bayplan's own mounts or below it: {', '.join(OWN_MOUNT_PATHS)}",
+            holds=lambda path: not f"{path}/".startswith(tuple(f"{own}/" for own in OWN_MOUNT_PATHS)),
         ),
     ]
     """Absolute path in the engine container, without empty, `.` or `..` parts."""

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from bayplan.api.inferencemodel import NAME_RULE, InferenceModelSpec
-from bayplan.api.structural import INT_OR_STRING, Json, structural_schema
+from bayplan.api.structural import Json, structural_schema
+from bayplan.api.wording import accepted
 
 LONGEST_SHOWN_VALUE = 64
 
@@ -69,8 +70,8 @@ def _field_error(fault: ErrorDetails) -> FieldError:
         message = _node(location[:-1])["x-kubernetes-validations"][0]["message"]
         return FieldError(path=_path(location[:-1]), message=f"{message}{_got(fault['input'])}")
     if fault["type"] == "missing":
-        return FieldError(path=_path(location), message=f"required: {_accepted(node)}")
-    return FieldError(path=_path(location), message=f"must be {_accepted(node)}{_got(fault['input'])}")
+        return FieldError(path=_path(location), message=f"required: {accepted(node)}")
+    return FieldError(path=_path(location), message=f"must be {accepted(node)}{_got(fault['input'])}")
 
 
 def _path(location: Iterable[int | str]) -> str:
@@ -97,25 +98,6 @@ def _node(location: Iterable[int | str]) -> Json:
         else:
             node = node.get("properties", {}).get(part, {})
     return node
-
-
-def _accepted(node: Json) -> str:
-    """Say in words what the schema accepts."""
-    if "enum" in node:
-        return f"one of {', '.join(repr(value) for value in node['enum'])}"
-    if INT_OR_STRING in node:
-        return "a quantity such as 500m, 4 or 16Gi, not negative"
-    words = {
-        "integer": "a whole number from {minimum} to {maximum}",
-        "number": "a number {lower} {minimum} to {maximum}",
-        "string": "text of {minLength} to {maxLength} characters{matching}",
-        "boolean": "true or false",
-        "array": "a list of at most {maxItems} entries",
-        "object": "an object" if "properties" in node else "a map of at most {maxProperties} entries",
-    }
-    lower = "above" if node.get("exclusiveMinimum") else "from"
-    matching = f" that match {node['pattern']}" if "pattern" in node else ""
-    return words[node["type"]].format(**{"minLength": 0, "lower": lower, "matching": matching, **node})
 
 
 def _got(value: object) -> str:

@@ -1,0 +1,155 @@
+"""What each reason means and what to do about it. `docs/reasons.md` is generated from here."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from bayplan.api.conditions import ConditionType, Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReasonHelp:
+    """`conditions` that the reason appears on (`Ready` repeats the reason that blocks), its meaning, the next step."""
+
+    conditions: tuple[ConditionType, ...]
+    meaning: str
+    action: str
+
+
+_NOTHING = "Nothing."
+
+
+def _help(*conditions: ConditionType, means: str, do: str = _NOTHING) -> ReasonHelp:
+    return ReasonHelp(conditions=conditions, meaning=means, action=do)
+
+
+_T = ConditionType
+
+REASON_HELP: Final = MappingProxyType(
+    {
+        Reason.VALID: _help(_T.ACCEPTED, means="The spec is valid."),
+        Reason.INVALID_SPEC: _help(
+            _T.ACCEPTED,
+            _T.STALLED,
+            means="The spec holds a value that the API server could not refuse, or that an older version accepted.",
+            do="Correct the field that the message names; it says what is accepted. Running replicas stay as they are.",
+        ),
+        Reason.FITS: _help(
+            _T.MEMORY_FIT,
+            means="Weights, KV cache for `concurrency` requests of `maxModelLen`, and overhead fit on every GPU of a "
+            "replica. `status.memory` lists the terms.",
+        ),
+        Reason.INSUFFICIENT_MEMORY: _help(
+            _T.MEMORY_FIT,
+            _T.STALLED,
+            means="No layout fits on any GPU product that the model may use. The message says how much is missing.",
+            do="Lower `concurrency` or `engine.maxModelLen` to what the message says would fit, allow a larger product "
+            "or a higher parallelism, or set `memoryPolicy: Warn` if the estimate is wrong.",
+        ),
+        Reason.OVERRIDDEN: _help(
+            _T.MEMORY_FIT,
+            means="It does not fit by computation, and `memoryPolicy: Warn` places it all the same.",
+            do="Expect the engine to fail at start; compare its log with `status.memory`.",
+        ),
+        Reason.NO_LAYOUT: _help(
+            _T.MEMORY_FIT,
+            _T.STALLED,
+            means="No tensor and pipeline sizes satisfy the engine's rules and the node shapes.",
+            do="Change `parallelism` as the message says, or leave it out.",
+        ),
+        Reason.NO_MATCHING_GPU: _help(
+            _T.MEMORY_FIT,
+            means="No node of the cluster has a GPU product that `placement.gpuProducts` accepts.",
+            do="Add nodes, or accept one of the products that the message lists.",
+        ),
+        Reason.UNKNOWN_GPU_MEMORY: _help(
+            _T.MEMORY_FIT,
+            means="Nodes do not say how much memory their GPUs have, so the fit is unknown. Replicas are placed.",
+            do="Run GPU Feature Discovery, so that nodes carry `nvidia.com/gpu.memory`.",
+        ),
+        Reason.PLACED: _help(_T.PLACED, means="Every wanted replica has its whole GPU group."),
+        Reason.NOTHING_TO_PLACE: _help(_T.PLACED, means="No replica is wanted, or none may be placed yet."),
+        Reason.INSUFFICIENT_GPU: _help(
+            _T.PLACED,
+            means="The nodes that match have too few free GPUs in sum.",
+            do="Free or add GPUs, or lower `replicas`. Placement goes on by itself when room appears.",
+        ),
+        Reason.FRAGMENTED_CAPACITY: _help(
+            _T.PLACED,
+            means="Enough GPUs are free in sum, but no node or domain has a whole group free.",
+            do="Empty a node that the message names, or allow a layout over more nodes.",
+        ),
+        Reason.NO_NODE_MATCHES: _help(
+            _T.PLACED,
+            means="No node satisfies selector, tolerations and product together.",
+            do="Compare `placement` with the count of nodes that each constraint removed, in the message.",
+        ),
+        Reason.NO_NODE_MATCHES_TOPOLOGY: _help(
+            _T.PLACED,
+            means="No domain of a Required topology level can hold a whole group.",
+            do="Make the level Preferred, or add nodes to one domain.",
+        ),
+        Reason.QUOTA_EXCEEDED: _help(
+            _T.PLACED,
+            means="A ResourceQuota of the namespace leaves too little for a whole group.",
+            do="Raise the quota that the message names, or lower `replicas`.",
+        ),
+        Reason.ADMISSION_DENIED: _help(
+            _T.PLACED,
+            means="The API server refused a pod: a policy, pod security or another admission check.",
+            do="Read the refusal in the message and change `template`, or the policy.",
+        ),
+        Reason.RESERVING: _help(_T.PLACED, means="Pods of a group are being created, or bound to their nodes."),
+        Reason.UNSCHEDULABLE: _help(
+            _T.PLACED,
+            means="The scheduler did not bind a released group within the limit; the group is planned again.",
+            do="Read the scheduler's reason in the message; something changed on the node after the decision.",
+        ),
+        Reason.BLOCKED: _help(
+            _T.PLACED,
+            means="Replicas wait for what another condition says, such as Accepted or MemoryFit.",
+            do="Solve that condition first.",
+        ),
+        Reason.WARM: _help(_T.WARM, means="Every placed replica has generated."),
+        Reason.WARMUP_RUNNING: _help(
+            _T.WARM, means="Replicas load the model or run their first generation; `status.placement` shows the stage."
+        ),
+        Reason.WARMUP_FAILED: _help(
+            _T.WARM,
+            means="A replica did not generate within `warmup` deadlines; its group is replaced, with growing pauses.",
+            do="Read the engine's log; raise `warmup.loadDeadlineSeconds` if loading simply takes longer.",
+        ),
+        Reason.ENGINE_FAILED: _help(
+            _T.WARM,
+            means="An engine container ended; its group is replaced, with growing pauses.",
+            do="Read the exit code in the message and the log of that container.",
+        ),
+        Reason.IMAGE_PULL_ERROR: _help(
+            _T.WARM,
+            means="A node cannot pull the engine image.",
+            do="Check `engine.image` and `template.imagePullSecrets`.",
+        ),
+        Reason.NOTHING_TO_WARM: _help(_T.WARM, means="No replica has a place yet."),
+        Reason.CURRENT: _help(_T.CURRENT, means="What serves is what the spec asks for."),
+        Reason.REPLACING: _help(
+            _T.CURRENT,
+            _T.RECONCILING,
+            means="Groups of an older revision are replaced one at a time.",
+        ),
+        Reason.READY: _help(_T.READY, means="All wanted replicas serve."),
+        Reason.NOT_READY: _help(
+            _T.READY,
+            _T.RECONCILING,
+            means="Fewer replicas serve than are wanted.",
+            do="Look at Placed and Warm.",
+        ),
+        Reason.SUSPENDED: _help(_T.READY, means="`suspend` is set.", do="Set `suspend: false` to serve again."),
+        Reason.DRAINING: _help(
+            _T.READY, _T.RECONCILING, means="Replicas finish running requests before they are deleted."
+        ),
+        Reason.SCALED_TO_ZERO: _help(
+            _T.READY, means="`replicas` is 0.", do="Scale up: `kubectl scale imodel NAME --replicas=1`."
+        ),
+    }
+)
+"""Help for every reason; a reason without an entry fails a test."""
