@@ -28,6 +28,8 @@ _MIB_BY_PRODUCT: Mapping[str, int] = MappingProxyType(
 )
 
 _PREFIX = "NVIDIA-"
+MIG_INVALID = "-MIG-INVALID"
+"""Part of the product label when a node's MIG partitions make no valid layout."""
 
 
 def bare_product(product: str) -> str:

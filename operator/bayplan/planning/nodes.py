@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from bayplan.api import names
 from bayplan.api.inferencemodel_status import Provenance
-from bayplan.planning.gpus import table_memory_mib
+from bayplan.planning.gpus import MIG_INVALID, table_memory_mib
 from bayplan.planning.inventory import Node, Sharing, Taint
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.quantities import GPU_RESOURCES, quantity
@@ -179,7 +179,7 @@ def _leaving(annotations: Mapping[str, Any], taints: tuple[Taint, ...]) -> str:
 
 
 def _unplaceable(labels: Mapping[str, str], product: str, *, gpus: int, expected: int) -> str:
-    if "-MIG-INVALID" in product:
+    if MIG_INVALID in product:
         return f"its MIG layout is invalid (product {product})"
     if labels.get(MIG_STATE_KEY) in ("pending", "rebooting"):
         return f"a MIG change is under way ({MIG_STATE_KEY}={labels[MIG_STATE_KEY]})"

@@ -96,3 +96,8 @@ def divisors(number: int) -> tuple[int, ...]:
 def largest_divisor(number: int, *, up_to: int) -> int:
     """The largest divisor of `number` that is not above `up_to`; both are at least 1."""
     return next(d for d in range(min(number, up_to), 0, -1) if number % d == 0)
+
+
+def to_decimal(number: Fraction) -> Decimal:
+    """A decimal near the fraction, for display: 28 significant digits."""
+    return Decimal(number.numerator) / Decimal(number.denominator)

@@ -8,6 +8,7 @@ from bayplan.planning.eligibility import Obstacle
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.groupsearch import Candidate, Score, SearchRules, buckets
 from bayplan.planning.inventory import Free, Inventory, Node
+from bayplan.planning.words import plural
 
 _HOLDERS_SHOWN = 3
 
@@ -37,11 +38,6 @@ class Findings:
             return ""
         named = sorted(self.obstacles.items(), key=lambda item: (-item[1], item[0].name))
         return "nodes left out: " + ", ".join(f"{number} {obstacle.value}" for obstacle, number in named)
-
-
-def plural(number: int, noun: str) -> str:
-    """`1 node`, `2 nodes`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def gpus_named(shape: GroupShape) -> str:
