@@ -157,6 +157,9 @@ class Member:
     exit: EngineExit | None = None
     warm_container_id: str | None = None
     warm_since: datetime | None = None
+    warmup_failed: str = ""
+    """Why the warm-up of this pod was given up, as its warm condition says; empty while it was not."""
+    warmup_failed_at: datetime | None = None
     ready: bool = False
     scheduling_message: str = ""
     gpus: int = 0
@@ -333,6 +336,8 @@ def _stage(draft: _Draft, now: datetime, limits: GroupLimits) -> _Verdict:  # no
     if unbound:
         since = min((m.ungated_at or m.created) for m in members)
         return Stage.BINDING, since, next((m.scheduling_message for m in unbound if m.scheduling_message), ""), None
+    if head.warmup_failed:
+        return Stage.FAILED, head.warmup_failed_at or head.created, head.warmup_failed, None
     if all(m.warm for m in members) and head.ready:
         return Stage.READY, max((m.warm_since or m.created) for m in members), "", None
     started = head.container_started or head.created

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.podrequests import PodRequest
+from bayplan.planning.quantities import PodRequest
 from bayplan.planning.quantities import quantity
 
 

@@ -39,10 +39,14 @@ class Target:
     revision: str
     template: str
     layouts: tuple[tuple[str, int, int], ...] = ()
-    """(gpu product, tensor, pipeline) for each product that the model fits on; empty when nothing fits."""
+    """(gpu product, tensor, pipeline) for each product that the model fits on."""
+    frozen: bool = False
+    """No group can be created now: nothing that runs counts as outdated, so nothing is taken away for its sake."""
 
     def matches(self, group: Group) -> bool:
         """Whether a group is what a new one would be. An unknown product's layout is kept."""
+        if self.frozen:
+            return True
         if group.revision != self.revision or group.head.template != self.template or group.assignment is None:
             return False
         for product, tensor, pipeline in self.layouts:
@@ -59,7 +63,7 @@ class Creation:
     attempt: int
     failures: int = 0
     predecessor: str = ""
-    """Group on a lost node whose remaining GPUs the new one may take over."""
+    """Failed or lost group whose remaining GPUs the new one may take over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +134,7 @@ def decide(
         room = min(room, wanted + SURGE - occupied - len(outdated_ready) - len(outdated_leaving))
     retries = [_retry(g, attempts, _failures(g, backoff) + 1) for g in kept if waits[g.name] <= 0]
     retries += [
-        _retry(g, attempts, g.assignment.failures if g.assignment else 0, predecessor=g.name)
+        _retry(g, attempts, g.assignment.failures if g.assignment else 0)
         for g in kinds.lost
         if target.matches(g) and not _superseded(g, attempts)
     ]
@@ -182,9 +186,12 @@ def _superseded(group: Group, attempts: dict[tuple[int, str], int]) -> bool:
     return attempts[(group.ordinal, group.revision)] > group.attempt
 
 
-def _retry(group: Group, attempts: dict[tuple[int, str], int], failures: int, predecessor: str = "") -> Creation:
+def _retry(group: Group, attempts: dict[tuple[int, str], int], failures: int) -> Creation:
+    """The next attempt at a slot. Pods of the old one may still hold GPUs (a hung engine, a survivor on the second
+    node): the new one counts them as its own and is released node by node as they go.
+    """
     attempt = attempts[(group.ordinal, group.revision)] + 1
-    return Creation(ordinal=group.ordinal, attempt=attempt, failures=failures, predecessor=predecessor)
+    return Creation(ordinal=group.ordinal, attempt=attempt, failures=failures, predecessor=group.name)
 
 
 def _kept_failures(

@@ -131,6 +131,14 @@ class Fleet:
             self._snapshot = (version, Inventory(nodes=nodes, claims=tuple(claims), version=name))
         return self._snapshot[1]
 
+    def node_inventory(self) -> Inventory:
+        """Return the nodes alone: what fit and layout are decided on, whoever uses the GPUs now."""
+        return Inventory(nodes=tuple(view.node for view in self.nodes.values()))
+
+    def pods_on(self, node: str) -> list[PodView]:
+        """Return the pods bound to a node."""
+        return self.pods.by_index(BY_NODE, node)
+
     def _claims(self) -> list[Claim]:
         claims: list[Claim] = []
         ranks: dict[str, tuple[Assignment, Member]] = {}

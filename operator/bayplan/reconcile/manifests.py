@@ -293,13 +293,13 @@ def pointer(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def warm_condition(*, container_id: str | None, now: datetime, reason: str) -> Json:
-    """Return the pod condition: True names the container that generated, None makes it False."""
+def warm_condition(*, container_id: str | None, now: datetime, reason: str, message: str = "") -> Json:
+    """Return the pod condition: True names the container that generated, None makes it False with `message`."""
     return {
         "type": names.CONDITION_WARM,
         "status": "False" if container_id is None else "True",
         "reason": reason,
-        "message": container_id or "",
+        "message": container_id or message[:1024],
         "lastTransitionTime": rfc3339(now),
     }
 

@@ -14,7 +14,7 @@ from bayplan.api.meta import owner_uid, parse_rfc3339
 from bayplan.cluster.cache import version_number
 from bayplan.cluster.resources import Key
 from bayplan.planning.members import Assignment, EngineExit, Member
-from bayplan.planning.podrequests import pod_request
+from bayplan.planning.quantities import pod_request
 from bayplan.planning.reservation import LivePod
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -79,6 +79,7 @@ def _member(
     container = _container(status)
     warm = conditions.get(names.CONDITION_WARM) or {}
     is_warm = warm.get("status") == "True"
+    gave_up = warm.get("status") == "False" and warm.get("reason") == names.WARMUP_FAILED
     depth, terms = _affinity(spec)
     rank = labels.get(names.LABEL_RANK, "")
     request = pod_request(spec)
@@ -115,6 +116,8 @@ def _member(
         exit=_exit(_state(container, "terminated")),
         warm_container_id=str(warm.get("message", "")) if is_warm else None,
         warm_since=_time(warm.get("lastTransitionTime")) if is_warm else None,
+        warmup_failed=str(warm.get("message", "")) or "warm-up failed" if gave_up else "",
+        warmup_failed_at=_time(warm.get("lastTransitionTime")) if gave_up else None,
         ready=(conditions.get("Ready") or {}).get("status") == "True",
         scheduling_message=_unschedulable(conditions.get("PodScheduled") or {}),
         gpus=request.gpus,

@@ -19,7 +19,8 @@ from bayplan.planning.reservation import LivePod, LiveReads, Recheck, recheck_gr
 from bayplan.planning.topology import Topology
 from bayplan.reconcile.pods import view_pod
 
-UNBOUND_MEMBERS = {"label_selector": names.LABEL_MODEL, "field_selector": "spec.nodeName="}
+UNBOUND = "spec.nodeName="
+"""Field selector of pods without a node: gated members are found by it and by our label."""
 
 
 @dataclass(slots=True)
@@ -86,8 +87,8 @@ class Rechecker:
             }
         )
         nodes_read = await asyncio.gather(*(self._node(name) for name in wanted))
-        per_node = await asyncio.gather(*(self._pods(field_selector=f"spec.nodeName={name}") for name in wanted))
-        unbound = await self._pods(**UNBOUND_MEMBERS)
+        per_node = await asyncio.gather(*(self._pods(f"spec.nodeName={name}") for name in wanted))
+        unbound = await self._pods(UNBOUND, label_selector=names.LABEL_MODEL)
         pods = [pod for found in (*per_node, unbound) for pod in found]
         return LiveReads.of((node for node in nodes_read if node is not None), pods)
 
@@ -98,9 +99,10 @@ class Rechecker:
             return None
         return node_from_api(raw, topology=self._topology)
 
-    async def _pods(self, **selectors: str) -> list[LivePod]:
+    async def _pods(self, field_selector: str, label_selector: str | None = None) -> list[LivePod]:
         found: list[LivePod] = []
-        async for items, _ in self._port.list_pages(PODS, **selectors):
+        pages = self._port.list_pages(PODS, field_selector=field_selector, label_selector=label_selector)
+        async for items, _ in pages:
             for raw in items:
                 live = view_pod(raw).live()
                 if live.member is not None and not self._is_ours(live.member.owner_uid or ""):

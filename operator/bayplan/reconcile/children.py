@@ -1,0 +1,179 @@
+"""The other children of a model: revision snapshots, services, disruption budgets.
+
+Each is created once and never applied over: they are ours alone, their names are deterministic, and what may change on
+them (the recorded layouts) is patched with the uid as a guard.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from bayplan.api import names
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.meta import owner_uid
+from bayplan.cluster.cache import Store, version_number
+from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, NotFound
+from bayplan.cluster.port import Json, Port
+from bayplan.cluster.resources import CONTROLLER_REVISIONS, PDBS, SERVICES, Key, Resource
+from bayplan.planning.members import Group
+from bayplan.reconcile import manifests
+from bayplan.reconcile.fleet import BY_OWNER
+from bayplan.reconcile.manifests import ModelIdentity
+
+KEPT_REVISIONS = 10
+"""Snapshots kept besides those that pods still run."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildView:
+    """What the cache keeps of a child."""
+
+    key: Key
+    uid: str
+    resource_version: int
+    owner_uid: str
+    revision: str = ""
+    number: int = 0
+    layouts: str = ""
+    deleting: bool = False
+
+
+def view_child(raw: Mapping[str, Any]) -> ChildView:
+    """Project a Service, PodDisruptionBudget or ControllerRevision."""
+    meta = raw["metadata"]
+    number = raw.get("revision")
+    return ChildView(
+        key=Key(meta["namespace"], meta["name"]),
+        uid=meta["uid"],
+        resource_version=version_number(meta["resourceVersion"]),
+        owner_uid=owner_uid(meta) or "",
+        revision=str((meta.get("labels") or {}).get(names.LABEL_REVISION, "")),
+        number=number if isinstance(number, int) else 0,
+        layouts=str((meta.get("annotations") or {}).get(names.ANNOTATION_LAYOUTS, "")),
+        deleting=meta.get("deletionTimestamp") is not None,
+    )
+
+
+def child_store(resource: Resource) -> Store[ChildView]:
+    """Return an empty cache for one kind of child."""
+    return Store(resource, indexes={BY_OWNER: lambda child: (child.owner_uid,)})
+
+
+class ChildWriter:
+    """Creates and removes the children that are not pods."""
+
+    def __init__(
+        self,
+        port: Port,
+        *,
+        services: Store[ChildView],
+        budgets: Store[ChildView],
+        revisions: Store[ChildView],
+    ) -> None:
+        self._port = port
+        self.services = services
+        self.budgets = budgets
+        self.revisions = revisions
+
+    # --- revisions -------------------------------------------------------------------------------------------------
+
+    def recorded_layouts(self, model: ModelIdentity, revision: str) -> dict[str, tuple[int, int]]:
+        """Return the layouts recorded for a revision: product → (tensor, pipeline)."""
+        found = self._own(self.revisions, Key(model.namespace, manifests.revision_name(model.name, revision)), model)
+        return manifests.read_layouts(found.layouts) if found else {}
+
+    async def ensure_revision(
+        self,
+        model: ModelIdentity,
+        spec: InferenceModelSpec,
+        *,
+        revision: str,
+        layouts: Sequence[tuple[str, int, int]],
+        in_use: Iterable[str],
+    ) -> None:
+        """Have the snapshot of `revision` with these layouts recorded, and drop snapshots long out of use."""
+        key = Key(model.namespace, manifests.revision_name(model.name, revision))
+        mine = self.revisions.by_index(BY_OWNER, model.uid)
+        found = self._own(self.revisions, key, model)
+        if found is None:
+            number = 1 + max((child.number for child in mine), default=0)
+            body = manifests.controller_revision(model, spec, revision=revision, number=number, layouts=layouts)
+            await self._create(CONTROLLER_REVISIONS, self.revisions, body, model)
+        elif found.layouts != manifests.layouts_annotation(layouts):
+            await self._record(found, layouts)
+        used = {revision, *in_use}
+        spare = sorted((c for c in mine if c.revision not in used and not c.deleting), key=lambda c: -c.number)
+        for child in spare[KEPT_REVISIONS:]:
+            await self._delete(CONTROLLER_REVISIONS, self.revisions, child)
+
+    async def _record(self, child: ChildView, layouts: Sequence[tuple[str, int, int]]) -> None:
+        path = f"/metadata/annotations/{manifests.pointer(names.ANNOTATION_LAYOUTS)}"
+        ops = [
+            {"op": "test", "path": "/metadata/uid", "value": child.uid},
+            {"op": "add", "path": path, "value": manifests.layouts_annotation(layouts)},
+        ]
+        raw = await self._port.patch_json(CONTROLLER_REVISIONS, child.key.namespace, child.key.name, ops)
+        self.revisions.put(view_child(raw))
+
+    # --- services --------------------------------------------------------------------------------------------------
+
+    async def ensure_services(self, model: ModelIdentity, *, multi_node: bool) -> None:
+        """Have the model's service and, for groups over several nodes, the one that names their ranks."""
+        bodies = [manifests.model_service(model)]
+        if multi_node:
+            bodies.append(manifests.ranks_service(model))
+        for body in bodies:
+            key = Key(model.namespace, body["metadata"]["name"])
+            if self._own(self.services, key, model) is None:
+                await self._create(SERVICES, self.services, body, model)
+
+    # --- disruption budgets ----------------------------------------------------------------------------------------
+
+    async def sync_budgets(self, model: ModelIdentity, serving: Iterable[Group], draining: Iterable[Group]) -> None:
+        """Have one budget per serving group, keep those of draining ones, delete the rest."""
+        wanted = {group.name: len(group.members) for group in serving}
+        kept = {*wanted, *(group.name for group in draining)}
+        present = {child.key.name: child for child in self.budgets.by_index(BY_OWNER, model.uid)}
+        for name, pods in wanted.items():
+            if name not in present:
+                body = manifests.disruption_budget(model, group=name, pods=pods)
+                await self._create(PDBS, self.budgets, body, model)
+        for name, child in present.items():
+            if name not in kept and not child.deleting:
+                await self._delete(PDBS, self.budgets, child)
+
+    # --- shared ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _own(store: Store[ChildView], key: Key, model: ModelIdentity) -> ChildView | None:
+        """Return the cached child if it is this model's; a stranger of that name is left to the create to find."""
+        found = store.get(key)
+        return found if found is not None and found.owner_uid == model.uid else None
+
+    async def _create(self, resource: Resource, store: Store[ChildView], body: Json, model: ModelIdentity) -> None:
+        meta = body["metadata"]
+        try:
+            store.put(view_child(await self._port.create(resource, meta["namespace"], body)))
+        except AlreadyExists:
+            found = view_child(await self._port.get(resource, meta["namespace"], meta["name"]))
+            store.put(found)
+            if found.owner_uid != model.uid:
+                raise NameTakenError(resource, found.key) from None
+        except ApiError as error:
+            if not error.outcome_unknown:
+                raise
+            store.put(view_child(await self._port.get(resource, meta["namespace"], meta["name"])))
+
+    async def _delete(self, resource: Resource, store: Store[ChildView], child: ChildView) -> None:
+        with suppress(NotFound, Conflict):
+            await self._port.delete(resource, child.key.namespace, child.key.name, uid=child.uid)
+        store.discard(child.key, child.uid, child.resource_version)
+
+
+class NameTakenError(Exception):
+    """A child's name belongs to an object that this model does not own; it is never adopted or overwritten."""
+
+    def __init__(self, resource: Resource, key: Key) -> None:
+        super().__init__(f"{resource} {key} exists and is not owned by this model; rename the model or remove it")
+        self.key = key

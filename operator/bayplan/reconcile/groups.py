@@ -1,0 +1,188 @@
+"""Writes of the group protocol: reserve, complete, release, warm, drain, remove.
+
+Each answer of the API server goes straight into the cache, so the next decision of this process never stands on a
+state older than its own last write. A write whose outcome is unknown is followed by a read of that very object.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from datetime import datetime
+
+from bayplan.api import names
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.meta import rfc3339
+from bayplan.cluster.cache import version_number
+from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
+from bayplan.cluster.port import Json, Port
+from bayplan.cluster.resources import PODS, Key
+from bayplan.planning.members import Assignment, Group, Member
+from bayplan.reconcile import manifests
+from bayplan.reconcile.fleet import Fleet
+from bayplan.reconcile.manifests import ModelIdentity
+from bayplan.reconcile.pods import view_pod
+
+REMOVAL_GRACE_SECONDS = 30
+"""For groups that we remove: they serve nothing any more, so the pod's own long grace would only hold GPUs."""
+WARM_REASON = "GenerationSucceeded"
+
+DRAINING_REASON = "Draining"
+
+
+class WorldChangedError(Exception):
+    """A guarded write met another state than the one decided on: read again and decide again."""
+
+
+class GroupWriter:
+    """Pod writes for replica groups."""
+
+    def __init__(self, port: Port, fleet: Fleet, *, now: Callable[[], datetime]) -> None:
+        self._port = port
+        self._fleet = fleet
+        self._now = now
+
+    # --- reserve ---------------------------------------------------------------------------------------------------
+
+    async def reserve(self, model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment) -> None:
+        """Create rank 0: the reservation of the whole group.
+
+        Raises WorldChangedError when the name is taken, ApiError otherwise. Call under `fleet.planning` with the
+        claims assumed; the caller settles them.
+        """
+        await self._create(manifests.pod(model, spec, assignment, 0), assignment.plan_id)
+
+    async def complete(
+        self, model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, ranks: Iterable[int]
+    ) -> None:
+        """Create the remaining ranks of a reserved group; raises the first ApiError after all have been tried."""
+        await _all(self._create(manifests.pod(model, spec, assignment, rank), assignment.plan_id) for rank in ranks)
+
+    async def _create(self, body: Json, plan_id: str) -> None:
+        meta = body["metadata"]
+        try:
+            self._seen(await self._port.create(PODS, meta["namespace"], body))
+        except AlreadyExists:
+            found = await self._reread(meta["namespace"], meta["name"])
+            if found is None or found.plan_id != plan_id:
+                raise WorldChangedError(f"the name {meta['name']} is taken by another plan") from None
+        except ApiError as error:
+            if not error.outcome_unknown:
+                raise
+            found = await self._reread(meta["namespace"], meta["name"])
+            if found is None or found.plan_id != plan_id:
+                raise
+
+    async def _reread(self, namespace: str, name: str) -> Member | None:
+        try:
+            raw = await self._port.get(PODS, namespace, name)
+        except NotFound:
+            return None
+        self._seen(raw)
+        return view_pod(raw).member
+
+    # --- release ---------------------------------------------------------------------------------------------------
+
+    async def release(self, group: Group, ranks: Iterable[int]) -> None:
+        """Remove our gate from the given ranks that still have it, pinning each to its assigned node."""
+        assignment = group.assignment
+        if assignment is None:
+            return
+        wanted = set(ranks)
+        await _all(
+            self._patch(member, manifests.ungate_patch(member, assignment.ranks[member.rank].node, now=self._now()))
+            for member in group.members
+            if member.rank is not None and member.rank in wanted and member.gated
+        )
+
+    # --- warm ------------------------------------------------------------------------------------------------------
+
+    async def mark_warm(self, group: Group) -> None:
+        """Set the warm condition on every rank, naming its container."""
+        await _all(
+            self._set_warm(member, container_id=member.container_id, reason=WARM_REASON)
+            for member in group.members
+            if not member.warm and member.container_id is not None
+        )
+
+    async def mark_warmup_failed(self, group: Group, message: str) -> None:
+        """Leave the failure on the head, where a restarted operator and `kubectl describe` find it."""
+        await self._set_warm(group.head, container_id=None, reason=names.WARMUP_FAILED, message=message)
+
+    async def _set_warm(self, member: Member, *, container_id: str | None, reason: str, message: str = "") -> None:
+        condition = manifests.warm_condition(container_id=container_id, now=self._now(), reason=reason, message=message)
+        body = {"metadata": {"uid": member.uid}, "status": {"conditions": [condition]}}
+        try:
+            raw = await self._port.patch_strategic(PODS, member.namespace, member.name, body, subresource="status")
+        except (NotFound, Conflict, Invalid) as error:
+            raise WorldChangedError(f"pod {member.name}: {error}") from None
+        self._seen(raw)
+
+    # --- drain -----------------------------------------------------------------------------------------------------
+
+    async def mark_draining(self, group: Group) -> None:
+        """Say on every rank that the group leaves, and unroute it. The head goes first: it is what readers watch."""
+        path = f"/metadata/annotations/{manifests.pointer(names.ANNOTATION_DRAINING)}"
+        for member in group.members:
+            if member.draining_since is None and not member.deleting:
+                ops = [
+                    {"op": "test", "path": "/metadata/uid", "value": member.uid},
+                    {"op": "add", "path": path, "value": rfc3339(self._now())},
+                ]
+                await self._patch(member, ops)
+        await self.unroute(group)
+
+    async def unroute(self, group: Group) -> None:
+        """Turn warm False wherever it is still True, so that Services drop the group."""
+        await _all(
+            self._set_warm(member, container_id=None, reason=DRAINING_REASON)
+            for member in group.members
+            if member.warm_container_id is not None and not member.deleting
+        )
+
+    # --- remove ----------------------------------------------------------------------------------------------------
+
+    async def remove(self, group: Group) -> None:
+        """Delete every member that is not already on its way out, by uid; rank 0 goes last.
+
+        While the reservation stands, the group's GPUs stay counted.
+        """
+        head, others = group.members[0], group.members[1:]
+        await _all(self._delete(member) for member in others if not member.deleting)
+        if not head.deleting:
+            await self._delete(head)
+
+    async def _delete(self, member: Member) -> None:
+        key, version = Key(member.namespace, member.name), version_number(member.resource_version)
+        try:
+            raw = await self._port.delete(
+                PODS, member.namespace, member.name, uid=member.uid, grace_seconds=REMOVAL_GRACE_SECONDS
+            )
+        except (NotFound, Conflict):
+            self._fleet.pods.discard(key, member.uid, version)
+            return
+        meta = raw.get("metadata") or {}
+        if raw.get("kind") == "Pod" and meta.get("deletionTimestamp") and meta.get("deletionGracePeriodSeconds"):
+            self._seen(raw)
+        else:
+            # Nothing ran: the object is gone with the answer.
+            gone_at = version_number(meta.get("resourceVersion"))
+            self._fleet.pods.discard(key, member.uid, max(version, gone_at))
+
+    # --- shared ----------------------------------------------------------------------------------------------------
+
+    async def _patch(self, member: Member, ops: Sequence[Json]) -> None:
+        try:
+            raw = await self._port.patch_json(PODS, member.namespace, member.name, ops)
+        except (Invalid, NotFound, Conflict) as error:
+            raise WorldChangedError(f"pod {member.name}: {error}") from None
+        self._seen(raw)
+
+    def _seen(self, raw: Json) -> None:
+        self._fleet.pods.put(view_pod(raw))
+
+
+async def _all(work: Iterable[Coroutine[object, None, None]]) -> None:
+    """Run all to their end, then raise the first error: a failed write must not cut off its neighbours half-way."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

@@ -1,0 +1,381 @@
+"""The InferenceModel reconciler: from a key to the right pods, and one status write at the end if anything changed."""
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from bayplan.api import names
+from bayplan.api.conditions import Condition, ConditionType, Reason
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
+from bayplan.api.revision import revision_hash, template_hash
+from bayplan.api.validation import FieldError, check_name, parse_spec, summarize
+from bayplan.cluster.cache import Store
+from bayplan.cluster.controller import Result
+from bayplan.cluster.errors import Conflict, NotFound
+from bayplan.cluster.port import Port
+from bayplan.cluster.resources import INFERENCE_MODELS, Key
+from bayplan.planning.members import GroupLimits
+from bayplan.planning.replicas import Backoff, Target
+from bayplan.planning.topology import DEFAULT_TOPOLOGY, HOST, Topology
+from bayplan.reconcile.children import ChildWriter, NameTakenError
+from bayplan.reconcile.drain import DrainTracker
+from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
+from bayplan.reconcile.groups import GroupWriter
+from bayplan.reconcile.modelpass import ModelPass, Tools
+from bayplan.reconcile.modelstatus import Blocker, Situation, build_status, invalid_status
+from bayplan.reconcile.modelview import ModelView, view_model
+from bayplan.reconcile.plan import ModelPlan, plan_model
+from bayplan.reconcile.pods import PodView
+from bayplan.reconcile.quotas import QuotaView
+from bayplan.reconcile.release import Rechecker
+from bayplan.reconcile.warmup import WarmupTracker
+from bayplan.telemetry.engine import EnginePort
+
+logger = logging.getLogger(__name__)
+
+CAPACITY_DELAY_SECONDS = 0.2
+"""Freed capacity is looked at once for a burst of events."""
+
+
+class EventSink(Protocol):
+    """Where events about objects go; never blocks, never fails."""
+
+    def emit(self, view: ModelView, *, reason: str, message: str, warning: bool) -> None:
+        """Record one event."""
+
+
+class KeyQueue(Protocol):
+    """The controller's queue as the reconciler uses it."""
+
+    def enqueue(self, key: Key) -> None:
+        """Reconcile soon."""
+
+    def enqueue_after(self, key: Key, seconds: float) -> None:
+        """Reconcile after some time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReconcileSettings:
+    """What the operator's configuration decides for reconciling."""
+
+    topology: Topology = field(default_factory=lambda: DEFAULT_TOPOLOGY)
+    group_limits: GroupLimits = field(default_factory=GroupLimits)
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was worked out for one generation of a spec; parsing and hashing are not repeated for each pod event."""
+
+    generation: int
+    parsed: InferenceModelSpec | list[FieldError]
+    revision: str = ""
+    template: str = ""
+
+
+class InferenceModelReconciler:
+    """Reconciles InferenceModels. Reads only caches; writes through the port; needs `queue` set before use."""
+
+    def __init__(
+        self,
+        port: Port,
+        *,
+        models: Store[ModelView],
+        fleet: Fleet,
+        quotas: Store[QuotaView],
+        children: ChildWriter,
+        engine: EnginePort,
+        events: EventSink,
+        settings: ReconcileSettings,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        seed: int | None = None,
+    ) -> None:
+        self._port = port
+        self._models = models
+        self._fleet = fleet
+        self._quotas = quotas
+        self._events = events
+        self._settings = settings
+        self._now = now
+        self._known: dict[str, _Known] = {}
+        self._pending: set[Key] = set()
+        self._plan_cache: dict[str, tuple[object, ModelPlan]] = {}
+        self._strangers: set[str] = set()
+        self.queue: KeyQueue | None = None
+        self._tools = Tools(
+            fleet=fleet,
+            groups=GroupWriter(port, fleet, now=now),
+            children=children,
+            rechecker=Rechecker(port, topology=settings.topology, is_ours=self.owns),
+            warmups=WarmupTracker(engine, now=now),
+            drains=DrainTracker(engine, now=now),
+            quotas=quotas,
+            limits=settings.group_limits,
+            backoff=settings.backoff,
+            now=now,
+            random=random.Random(seed),
+        )
+        models.subscribe(self._model_changed)
+        fleet.pods.subscribe(self._pod_changed)
+        fleet.nodes.subscribe(self._node_changed)
+        quotas.subscribe(self._quota_changed)
+
+    def owns(self, uid: str) -> bool:
+        """Whether a uid is that of an InferenceModel: only then do a pod's annotations count as a reservation."""
+        return bool(uid) and self._models.by_uid(uid) is not None
+
+    async def close(self) -> None:
+        """End background work."""
+        await self._tools.warmups.close()
+        await self._tools.drains.close()
+        await self._tools.rechecker.close()
+
+    # --- reconcile -------------------------------------------------------------------------------------------------
+
+    async def reconcile(self, key: Key) -> Result:
+        """Bring one model closer to its spec."""
+        view = self._models.get(key)
+        if view is None or view.deleting:
+            self._forget(key, view)
+            return Result()
+        known = self._read(view)
+        if isinstance(known.parsed, list):
+            status = invalid_status(summarize(known.parsed), view.status, generation=view.generation, now=self._now())
+            await self._write(view, status)
+            return Result()
+        return await self._act(view, known, known.parsed)
+
+    async def _act(self, view: ModelView, known: _Known, spec: InferenceModelSpec) -> Result:
+        plan = self._plan(view, known, spec)
+        target = Target(
+            replicas=spec.wanted_replicas,
+            revision=known.revision,
+            template=known.template,
+            layouts=plan.layouts,
+            frozen=not plan.placeable,
+        )
+        work = ModelPass(
+            tools=self._tools,
+            model=view.identity,
+            key=view.key,
+            spec=spec,
+            target=target,
+            plan=plan,
+            changed=lambda: self._enqueue(view.key),
+        )
+        try:
+            await work.run()
+        except NameTakenError as error:
+            work.blocker = Blocker(Reason.ADMISSION_DENIED, str(error))
+        self._report_strangers(view)
+        situation = Situation(
+            name=view.key.name,
+            generation=view.generation,
+            spec=spec,
+            target=target,
+            plan=plan,
+            groups=work.groups,
+            blocker=work.blocker,
+            warming={
+                group.name: seen
+                for group in work.groups
+                if group.stage is Stage.WARMING and (seen := self._tools.warmups.observe(group)) is not None
+            },
+        )
+        status = build_status(situation, view.status, now=self._now())
+        if status.pending_replicas:
+            self._pending.add(view.key)
+        else:
+            self._pending.discard(view.key)
+        await self._write(view, status)
+        return Result(requeue_after=min(work.waits, default=None))
+
+    def _read(self, view: ModelView) -> _Known:
+        known = self._known.get(view.uid)
+        if known is not None and known.generation == view.generation:
+            return known
+        parsed = parse_spec(view.spec)
+        if isinstance(parsed, InferenceModelSpec):
+            faults = [*self._level_faults(parsed)]
+            named = check_name(view.key.name)
+            if named is not None:
+                faults.append(named)
+            if faults:
+                parsed = faults
+        known = _Known(generation=view.generation, parsed=parsed)
+        if isinstance(parsed, InferenceModelSpec):
+            known.revision, known.template = revision_hash(parsed), template_hash(parsed)
+        self._known[view.uid] = known
+        return known
+
+    def _level_faults(self, spec: InferenceModelSpec) -> list[FieldError]:
+        """Topology levels are the operator's configuration, which no schema knows."""
+        levels = sorted({*self._settings.topology, HOST})
+        wanted = [(f"spec.placement.topology[{i}].level", r.level) for i, r in enumerate(spec.placement.topology)]
+        wanted.append(("spec.placement.spread.level", spec.placement.spread.level))
+        return [
+            FieldError(path=path, message=f"unknown level {level!r}; configured are {', '.join(levels)}")
+            for path, level in wanted
+            if level not in levels
+        ]
+
+    def _plan(self, view: ModelView, known: _Known, spec: InferenceModelSpec) -> ModelPlan:
+        recorded = self._tools.children.recorded_layouts(view.identity, known.revision)
+        version = (view.generation, self._fleet.nodes.revision, tuple(sorted(recorded.items())))
+        cached = self._plan_cache.get(view.uid)
+        if cached is not None and cached[0] == version:
+            return cached[1]
+        plan = plan_model(spec, self._fleet.node_inventory(), recorded=recorded)
+        self._plan_cache[view.uid] = (version, plan)
+        return plan
+
+    # --- status and events -----------------------------------------------------------------------------------------
+
+    async def _write(self, view: ModelView, status: InferenceModelStatus) -> None:
+        """Apply the status if it differs from what the cache shows; one field manager owns all of it."""
+        if status == view.status:
+            return
+        body = {"status": status.to_wire()}
+        try:
+            raw = await self._port.apply(
+                INFERENCE_MODELS,
+                view.key.namespace,
+                view.key.name,
+                {"metadata": {"uid": view.uid}, **body},
+                manager=names.MANAGER_STATUS,
+                subresource="status",
+            )
+        except (NotFound, Conflict):
+            return
+        self._emit_changes(view, status)
+        self._models.put(view_model(raw))
+
+    def _emit_changes(self, view: ModelView, status: InferenceModelStatus) -> None:
+        before = {condition.type: condition for condition in view.status.conditions}
+        for condition in status.conditions:
+            old = before.get(condition.type)
+            if old is not None and (old.status, old.reason) == (condition.status, condition.reason):
+                continue
+            if condition.type in (ConditionType.RECONCILING, ConditionType.STALLED) or _starts_well(old, condition):
+                continue
+            self._events.emit(view, reason=condition.reason, message=condition.message, warning=_is_warning(condition))
+
+    def _report_strangers(self, view: ModelView) -> None:
+        """Pods with our labels for this model but another owner are reported once, and never adopted."""
+        for pod in self._fleet.pods.by_index(BY_MODEL, f"{view.key.namespace}/{view.key.name}"):
+            member = pod.member
+            if member is None or member.owner_uid == view.uid or self.owns(member.owner_uid or ""):
+                continue
+            if pod.uid not in self._strangers:
+                self._strangers.add(pod.uid)
+                message = f"pod {pod.key.name} carries this model's labels but is not owned by it: ignored"
+                self._events.emit(view, reason="ForeignPod", message=message, warning=True)
+
+    # --- what wakes a model up -------------------------------------------------------------------------------------
+
+    def _enqueue(self, key: Key) -> None:
+        if self.queue is not None:
+            self.queue.enqueue(key)
+
+    def _wake_pending(self, namespace: str | None = None) -> None:
+        if self.queue is not None:
+            for key in self._pending:
+                if namespace is None or key.namespace == namespace:
+                    self.queue.enqueue_after(key, CAPACITY_DELAY_SECONDS)
+
+    def _model_changed(self, old: ModelView | None, new: ModelView | None) -> None:
+        if new is None:
+            if old is not None:
+                self._forget(old.key, old)
+                self._wake_pending()
+            return
+        behind = new.status.observed_generation != new.generation
+        if old is None or old.generation != new.generation or old.deleting != new.deleting or behind:
+            self._enqueue(new.key)
+
+    def _pod_changed(self, old: PodView | None, new: PodView | None) -> None:
+        pod = new or old
+        if pod is None:
+            return
+        if pod.member is not None:
+            owner = self._models.by_uid(pod.member.owner_uid or "")
+            if owner is not None:
+                self._enqueue(owner.key)
+            elif new is not None and old is None:
+                named = Key(pod.key.namespace, pod.member.model)
+                if named in self._models:
+                    self._enqueue(named)
+        freed = old is not None and not old.terminal and (new is None or new.terminal)
+        if freed:
+            self._wake_pending()
+        if new is None:
+            self._strangers.discard(pod.uid)
+
+    def _node_changed(self, old: NodeView | None, new: NodeView | None) -> None:
+        if old is not None and new is not None and (old.node, old.not_ready_since) == (new.node, new.not_ready_since):
+            return
+        name = (new or old).node.name if (new or old) else ""  # type: ignore[union-attr]
+        for key in self._models.keys() if new is None or old is None else self._on_node(name):
+            self._enqueue(key)
+        self._wake_pending()
+
+    def _on_node(self, name: str) -> set[Key]:
+        keys = set()
+        for pod in self._fleet.pods_on(name):
+            owner = self._models.by_uid(pod.member.owner_uid or "") if pod.member else None
+            if owner is not None:
+                keys.add(owner.key)
+        return keys
+
+    def _quota_changed(self, old: QuotaView | None, new: QuotaView | None) -> None:
+        quota = new or old
+        if quota is None:
+            return
+        for uid, (_, blocker) in list(self._tools.holds.items()):
+            owner = self._models.by_uid(uid)
+            if blocker.reason is Reason.QUOTA_EXCEEDED and owner and owner.key.namespace == quota.key.namespace:
+                del self._tools.holds[uid]
+        self._wake_pending(quota.key.namespace)
+
+    def _forget(self, key: Key, view: ModelView | None) -> None:
+        self._pending.discard(key)
+        self._tools.warmups.retain(key, ())
+        self._tools.drains.retain(key, ())
+        if view is not None:
+            self._known.pop(view.uid, None)
+            self._plan_cache.pop(view.uid, None)
+            self._tools.holds.pop(view.uid, None)
+
+
+_WARNINGS = frozenset(
+    {
+        Reason.INVALID_SPEC,
+        Reason.INSUFFICIENT_MEMORY,
+        Reason.NO_LAYOUT,
+        Reason.INSUFFICIENT_GPU,
+        Reason.FRAGMENTED_CAPACITY,
+        Reason.NO_NODE_MATCHES,
+        Reason.NO_NODE_MATCHES_TOPOLOGY,
+        Reason.NO_MATCHING_GPU,
+        Reason.QUOTA_EXCEEDED,
+        Reason.ADMISSION_DENIED,
+        Reason.UNSCHEDULABLE,
+        Reason.WARMUP_FAILED,
+        Reason.ENGINE_FAILED,
+        Reason.IMAGE_PULL_ERROR,
+        Reason.OVERRIDDEN,
+    }
+)
+
+
+def _is_warning(condition: Condition) -> bool:
+    return condition.reason in _WARNINGS
+
+
+def _starts_well(old: Condition | None, condition: Condition) -> bool:
+    """A condition that is fine from the first moment is no news."""
+    return old is None and condition.status == "True" and condition.reason not in _WARNINGS

@@ -1,0 +1,236 @@
+"""What an InferenceModel's status says: counts, numbers that decided, and one sentence per condition. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bayplan.api import names
+from bayplan.api.conditions import ConditionType, Reason, Status, merge_conditions
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.inferencemodel_status import (
+    MAX_GROUPS_SHOWN,
+    GroupStatus,
+    InferenceModelStatus,
+    PlacementStatus,
+    RevisionStatus,
+    Stage,
+)
+from bayplan.api.meta import rfc3339
+from bayplan.planning.members import Group
+from bayplan.planning.replicas import ALIVE, Target
+from bayplan.reconcile.plan import ModelPlan
+from bayplan.reconcile.warmup import WarmupObservation
+
+Verdict = tuple[ConditionType, Status, Reason, str]
+PULL_ERRORS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+
+
+@dataclass(frozen=True, slots=True)
+class Blocker:
+    """Why replicas that are wanted have no group."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything that the status is made from."""
+
+    name: str
+    generation: int
+    spec: InferenceModelSpec
+    target: Target
+    plan: ModelPlan
+    groups: Sequence[Group]
+    blocker: Blocker | None = None
+    warming: Mapping[str, WarmupObservation] = field(default_factory=dict)
+    """Last warm-up observation by group name."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    wanted: int
+    alive: int
+    ready: int
+    draining: int
+    failed: int
+    outdated: int
+
+    @property
+    def pending(self) -> int:
+        return max(0, self.wanted - self.alive)
+
+    @property
+    def warming(self) -> int:
+        return self.alive - self.ready
+
+
+def build_status(situation: Situation, previous: InferenceModelStatus, *, now: datetime) -> InferenceModelStatus:
+    """Return the status; equal situations give equal bytes, whenever they are looked at."""
+    groups = situation.groups
+    alive = [g for g in groups if g.stage in ALIVE and g.defect is None]
+    counts = _Counts(
+        wanted=situation.target.replicas,
+        alive=len(alive),
+        ready=sum(1 for g in alive if g.stage is Stage.READY),
+        draining=sum(1 for g in groups if g.stage is Stage.DRAINING),
+        failed=sum(1 for g in groups if g.stage is Stage.FAILED),
+        outdated=sum(1 for g in alive if not situation.target.matches(g)),
+    )
+    verdicts = _verdicts(situation, counts, alive)
+    shown = sorted(groups, key=lambda g: g.name)[:MAX_GROUPS_SHOWN]
+    holding = [g for g in groups if g.assignment is not None and g.stage in (*ALIVE, Stage.DRAINING)]
+    return InferenceModelStatus(
+        observed_generation=situation.generation,
+        replicas=counts.alive,
+        desired_replicas=counts.wanted,
+        pending_replicas=counts.pending,
+        warming_replicas=counts.warming,
+        ready_replicas=counts.ready,
+        draining_replicas=counts.draining,
+        gpus=sum(rank.gpus for g in holding if g.assignment is not None for rank in g.assignment.ranks),
+        selector=f"{names.LABEL_MODEL}={situation.name},{names.LABEL_RANK}=0",
+        parallelism=situation.plan.parallelism_status(),
+        memory=situation.plan.memory_status(),
+        placement=PlacementStatus(
+            groups=tuple(_group_status(g, situation.warming.get(g.name)) for g in shown),
+            pending_reason=situation.blocker.message[:1024] if situation.blocker and counts.pending else "",
+        ),
+        revisions=RevisionStatus(
+            target=situation.target.revision,
+            serving=tuple(sorted({g.revision for g in alive if g.stage is Stage.READY}))[:2],
+        ),
+        conditions=merge_conditions(previous.conditions, verdicts, generation=situation.generation, now=now),
+    )
+
+
+def invalid_status(
+    message: str, previous: InferenceModelStatus, *, generation: int, now: datetime
+) -> InferenceModelStatus:
+    """Return the status of a spec that cannot be acted on: what runs keeps running and stays visible."""
+    verdicts: list[Verdict] = [
+        (ConditionType.ACCEPTED, "False", Reason.INVALID_SPEC, message),
+        (ConditionType.READY, "False", Reason.NOT_READY, "the spec is not accepted"),
+        (ConditionType.STALLED, "True", Reason.INVALID_SPEC, message),
+    ]
+    conditions = merge_conditions(previous.conditions, verdicts, generation=generation, now=now)
+    return previous.model_copy(update={"observed_generation": generation, "conditions": conditions})
+
+
+def _group_status(group: Group, warming: WarmupObservation | None) -> GroupStatus:
+    assignment = group.assignment
+    since, stage = group.since, None
+    if group.stage is Stage.WARMING and warming is not None:
+        since, stage = warming.since, warming.stage
+    return GroupStatus(
+        name=group.name,
+        revision=group.revision,
+        stage=group.stage,
+        since=rfc3339(since),
+        warmup_stage=stage,
+        nodes=tuple(rank.node for rank in assignment.ranks) if assignment else (),
+        gpu_product=assignment.gpu_product if assignment else "",
+        facts=tuple(fact[:1024] for fact in assignment.facts[:8]) if assignment else (),
+        message=(group.message or (warming.message if warming and group.stage is Stage.WARMING else ""))[:1024],
+    )
+
+
+def _verdicts(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> list[Verdict]:
+    memory_status, memory_reason, memory_message = situation.plan.verdict()
+    verdicts: list[Verdict] = [
+        (ConditionType.ACCEPTED, "True", Reason.VALID, "the spec is valid"),
+        (ConditionType.MEMORY_FIT, memory_status, memory_reason, memory_message),
+        _placed(situation, counts, alive),
+        _warm(situation, counts, alive),
+        _current(situation, counts),
+        _ready(situation, counts),
+    ]
+    blocked_by_spec = not situation.plan.placeable and counts.pending > 0
+    if blocked_by_spec:
+        verdicts.append((ConditionType.STALLED, "True", memory_reason, memory_message))
+    elif not _settled(counts):
+        reason, message = _first_problem(verdicts)
+        verdicts.append((ConditionType.RECONCILING, "True", reason, message))
+    return verdicts
+
+
+def _settled(counts: _Counts) -> bool:
+    return counts.alive == counts.ready == counts.wanted and counts.draining == 0 and counts.outdated == 0
+
+
+def _first_problem(verdicts: Sequence[Verdict]) -> tuple[Reason, str]:
+    order = (ConditionType.PLACED, ConditionType.WARM, ConditionType.CURRENT, ConditionType.READY)
+    for kind in order:
+        for found, status, reason, message in verdicts:
+            if found is kind and status != "True":
+                return reason, message
+    return Reason.DRAINING, "replicas are leaving"
+
+
+def _placed(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Verdict:
+    kind = ConditionType.PLACED
+    if counts.wanted == 0 and counts.alive == 0:
+        return kind, "True", Reason.NOTHING_TO_PLACE, "no replicas are asked for"
+    if counts.pending - min(counts.pending, counts.failed) > 0 or (counts.pending and situation.blocker):
+        if situation.blocker is not None:
+            text = f"{counts.pending} of {counts.wanted} replicas pending: {situation.blocker.message}"
+            return kind, "False", situation.blocker.reason, text
+        return kind, "False", Reason.RESERVING, f"{counts.pending} of {counts.wanted} replicas are not reserved yet"
+    stuck = next((g for g in alive if g.stage is Stage.BINDING and g.message), None)
+    if stuck is not None:
+        return kind, "False", Reason.UNSCHEDULABLE, f"group {stuck.name}: {stuck.message}"
+    open_groups = [g.name for g in alive if g.stage in (Stage.RESERVED, Stage.BINDING)]
+    if open_groups:
+        return kind, "False", Reason.RESERVING, f"waiting for the scheduler to bind {', '.join(open_groups[:4])}"
+    return kind, "True", Reason.PLACED, f"{counts.alive} of {counts.wanted} replicas have their whole GPU group"
+
+
+def _warm(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Verdict:
+    kind = ConditionType.WARM
+    failed = [g for g in situation.groups if g.stage is Stage.FAILED and g.defect is None]
+    if failed:
+        worst = max(failed, key=lambda g: (g.since, g.name))
+        reason = Reason.WARMUP_FAILED if worst.head.warmup_failed else Reason.ENGINE_FAILED
+        attempt = f"attempt {worst.attempt + 1}"
+        return kind, "False", reason, f"group {worst.name} ({attempt}): {worst.message}"
+    waiting = [g for g in alive if g.stage is not Stage.READY]
+    pull = next((g for g in waiting if g.message.startswith(PULL_ERRORS)), None)
+    if pull is not None:
+        return kind, "False", Reason.IMAGE_PULL_ERROR, f"group {pull.name}: {pull.message}"
+    if waiting:
+        parts = [_warming_text(g, situation.warming.get(g.name)) for g in waiting[:4]]
+        text = f"{counts.ready} of {counts.wanted} replicas ready; {'; '.join(parts)}"
+        return kind, "False", Reason.WARMUP_RUNNING, text
+    if counts.alive == 0:
+        return kind, "False" if counts.wanted else "True", Reason.NOTHING_TO_WARM, "no replica is placed"
+    return kind, "True", Reason.WARM, f"{counts.ready} replicas answered a real generation"
+
+
+def _warming_text(group: Group, seen: WarmupObservation | None) -> str:
+    if group.stage is Stage.WARMING and seen is not None:
+        return f"{group.name}: {seen.stage.value} since {rfc3339(seen.since)}"
+    return f"{group.name}: {group.stage.value} since {rfc3339(group.since)}"
+
+
+def _current(situation: Situation, counts: _Counts) -> Verdict:
+    revision = situation.target.revision
+    if counts.outdated:
+        text = f"{counts.outdated} of {counts.alive} replicas are to be replaced by revision {revision}"
+        return ConditionType.CURRENT, "False", Reason.REPLACING, text
+    return ConditionType.CURRENT, "True", Reason.CURRENT, f"all replicas run revision {revision}"
+
+
+def _ready(situation: Situation, counts: _Counts) -> Verdict:
+    kind = ConditionType.READY
+    if counts.wanted == 0:
+        if counts.alive or counts.draining:
+            text = f"{counts.alive + counts.draining} replicas are still leaving"
+            return kind, "False", Reason.DRAINING, text
+        if situation.spec.suspend:
+            return kind, "True", Reason.SUSPENDED, "suspended: no replicas run, as asked"
+        return kind, "True", Reason.SCALED_TO_ZERO, "no replicas run, as asked"
+    text = f"{counts.ready} of {counts.wanted} replicas ready"
+    if counts.ready >= counts.wanted:
+        return kind, "True", Reason.READY, text
+    return kind, "False", Reason.NOT_READY, text

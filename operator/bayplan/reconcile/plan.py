@@ -1,0 +1,95 @@
+"""A model's plan on the fleet as the reconciler uses it: planning's verdicts beside the shapes that groups may take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bayplan.api.conditions import Reason, Status
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.inferencemodel_status import MemoryStatus, ParallelismStatus
+from bayplan.planning.group import GroupShape
+from bayplan.planning.inventory import Inventory
+from bayplan.planning.layout import Layout, Split
+from bayplan.planning.members import Assignment
+from bayplan.planning.modellayout import parallelism_status
+from bayplan.planning.modelmemory import memory_status
+from bayplan.planning.modelplan import ModelFit, fit_model, group_shapes
+
+MAX_PRODUCTS = 16
+"""Products that status lists; more are planned but not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlan:
+    """Verdict, layouts and shapes for one generation of a spec on one state of the nodes."""
+
+    fit: ModelFit
+    shapes: tuple[GroupShape, ...]
+    cpu_millis: int = 0
+    memory_bytes: int = 0
+
+    @property
+    def placeable(self) -> bool:
+        """Whether at least one product can be tried."""
+        return bool(self.shapes)
+
+    @property
+    def multi_node(self) -> bool:
+        """Whether a replica may span nodes on some product."""
+        return any(shape.layout.nodes > 1 for shape in self.shapes)
+
+    @property
+    def layouts(self) -> tuple[tuple[str, int, int], ...]:
+        """(gpu product, tensor, pipeline) of every product that can be tried."""
+        return tuple(
+            (decision.pool.gpu_product, decision.layout.tensor, decision.layout.pipeline)
+            for decision in self.fit.placeable
+            if decision.layout is not None
+        )
+
+    def verdict(self) -> tuple[Status, Reason, str]:
+        """`MemoryFit`: status, reason and the message with the deciding numbers."""
+        return self.fit.status, self.fit.reason, self.fit.message
+
+    def shape_for(self, assignment: Assignment) -> GroupShape:
+        """The shape that a reservation was made with, whatever the plan says by now.
+
+        Raises InvalidInput when the reservation's ranks do not make up its layout.
+        """
+        gpus = assignment.ranks[0].gpus
+        return GroupShape(
+            layout=Layout(
+                tensor=assignment.tensor,
+                pipeline=assignment.pipeline,
+                gpus_per_node=gpus,
+                nodes=len(assignment.ranks),
+            ),
+            gpu_product=assignment.gpu_product,
+            cpu_millis=self.cpu_millis,
+            memory_bytes=self.memory_bytes,
+        )
+
+    def parallelism_status(self) -> tuple[ParallelismStatus, ...]:
+        """Layouts as status shows them."""
+        shown = (parallelism_status(decision) for decision in self.fit.layouts)
+        return tuple(entry for entry in shown if entry is not None)[:MAX_PRODUCTS]
+
+    def memory_status(self) -> tuple[MemoryStatus, ...]:
+        """Memory terms as status shows them."""
+        return tuple(
+            memory_status(decision.pool.gpu_product, decision.memory)
+            for decision in self.fit.layouts[:MAX_PRODUCTS]
+            if decision.memory is not None
+        )
+
+
+def plan_model(spec: InferenceModelSpec, inventory: Inventory, *, recorded: Mapping[str, tuple[int, int]]) -> ModelPlan:
+    """Plan `spec` on every GPU product that it accepts and the nodes have; `recorded` layouts are kept if possible."""
+    before = {product: Split(tensor=tensor, pipeline=pipeline) for product, (tensor, pipeline) in recorded.items()}
+    fit = fit_model(spec, inventory, recorded=before)
+    shapes = group_shapes(spec, fit)
+    return ModelPlan(
+        fit=fit,
+        shapes=shapes,
+        cpu_millis=shapes[0].cpu_millis if shapes else 0,
+        memory_bytes=shapes[0].memory_bytes if shapes else 0,
+    )
