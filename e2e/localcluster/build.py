@@ -144,16 +144,17 @@ class _Build:
         self.log.unlink(missing_ok=True)
         self.report.say(f"building Kubernetes {self.recipe.kubernetes_version} and etcd with {self.go}, log {self.log}")
         packages = self.staging / "packages.txt"
-        templates = ["-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}"]
-        async with self._go(["list", *self.recipe.flags, *templates, *BINARIES.values()], output=packages) as process:
-            await self._follow(process, phase="fetching modules", total=None)
-        total = len(set(packages.read_text().split()))
+        # Stale: not in Go's build cache, hence exactly what `go build -v` will name.
+        listing = ["-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"]
+        async with self._go(["list", *self.recipe.flags, *listing, *BINARIES.values()], output=packages) as process:
+            await self._follow(process, phase="fetching modules", expected=None)
+        stale = frozenset(packages.read_bytes().split())
         packages.unlink()
         command = ["build", "-v", *self.recipe.flags, "-o", f"{self.staging}{os.sep}", *BINARIES.values()]
         async with self._go(command) as process:
-            await self._follow(process, phase="compiling", total=total)
+            await self._follow(process, phase="compiling", expected=stale)
         seconds = time.monotonic() - self.started
-        record = {"kubernetes": self.recipe.kubernetes_version, "packages": total, "seconds": round(seconds, 1)}
+        record = {"kubernetes": self.recipe.kubernetes_version, "packages": len(stale), "seconds": round(seconds, 1)}
         (self.staging / "build.json").write_text(json.dumps(record) + "\n")
         self.report.say(f"built in {seconds / 60:.1f} min")
 
@@ -172,22 +173,28 @@ class _Build:
         finally:
             await process.stop()
 
-    async def _follow(self, process: SupervisedProcess, *, phase: str, total: int | None) -> None:
+    async def _follow(self, process: SupervisedProcess, *, phase: str, expected: frozenset[bytes] | None) -> None:
         """Report progress from the log until the command ends. Raises BuildError when it fails."""
         started = time.monotonic()
         done = 0
-        with self.log.open("rb") as lines:
-            lines.seek(0, os.SEEK_END if total is None else os.SEEK_SET)
+        half_line = b""
+        with self.log.open("rb") as log:
+            log.seek(0, os.SEEK_END if expected is None else os.SEEK_SET)
             waiting = asyncio.ensure_future(process.wait())
             try:
                 while True:
                     finished, _ = await asyncio.wait([waiting], timeout=TICK_SECONDS)
-                    done += sum(self._counts(line, compiling=total is not None) for line in lines)
-                    linked = sum((self.staging / name).exists() for name in (*BINARIES, *GO_NAMES))
-                    elapsed = time.monotonic() - started
+                    *lines, half_line = (half_line + log.read()).split(b"\n")
+                    done += sum(_is_step(line, expected) for line in lines)
                     self.report.show(
                         BuildProgress(
-                            phase=phase, done=done, total=total, linked=linked, links=len(BINARIES), seconds=elapsed
+                            phase=phase,
+                            done=done,
+                            total=None if expected is None else len(expected),
+                            linked=sum((self.staging / name).exists() for name in (*BINARIES, *GO_NAMES)),
+                            links=len(BINARIES),
+                            seconds=time.monotonic() - started,
+                            processors=os.cpu_count() or 1,
                         )
                     )
                     if finished:
@@ -196,14 +203,11 @@ class _Build:
                 waiting.cancel()
         if (code := process.exit_code()) != 0:
             raise BuildError(
-                f"`go {phase}` failed with exit code {code}; the log's last lines:\n{log_tail(self.log)}\n"
+                f"{phase} failed: go ended with exit code {code}; the log's last lines:\n{log_tail(self.log)}\n"
                 f"full log: {self.log}"
             )
 
-    @staticmethod
-    def _counts(line: bytes, *, compiling: bool) -> bool:
-        """Return whether a line of the log is a package compiled (`go build -v`) or a module downloaded."""
-        if compiling:
-            # Standard library packages have no dot in their first element and are not in the total.
-            return re.fullmatch(rb"[^\s/]+\.[^\s/]+/\S+\n", line) is not None
-        return line.startswith(b"go: downloading ")
+
+def _is_step(line: bytes, expected: frozenset[bytes] | None) -> bool:
+    """Return whether a line of Go's output is a package compiled, or while none is expected, a module fetched."""
+    return line.startswith(b"go: downloading ") if expected is None else line in expected

@@ -136,7 +136,7 @@ class KubeApi:
 
             async def established(path: str = path) -> bool:
                 definition = await self.get(path)
-                conditions = definition.get("status", {}).get("conditions", ())
+                conditions = (definition.get("status") or {}).get("conditions") or ()
                 if not any(entry["type"] == "Established" and entry["status"] == "True" for entry in conditions):
                     return False
                 spec = definition["spec"]

@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import IO
 
 LOCK_POLL_SECONDS = 0.25
 
@@ -30,18 +31,25 @@ def _base(environment: Mapping[str, str], variable: str, default: str) -> Path:
 async def locked(path: Path, *, say: Callable[[str], None] | None = None) -> AsyncIterator[None]:
     """Hold an exclusive lock on `path` between processes. The kernel frees it when the holder dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        told = False
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told and say is not None:
-                    say(f"waiting for another process that holds {path}")
-                told = True
-                await asyncio.sleep(LOCK_POLL_SECONDS)
+    told = False
+    while (file := hold(path)) is None:
+        if not told and say is not None:
+            say(f"waiting for another process that holds {path}")
+        told = True
+        await asyncio.sleep(LOCK_POLL_SECONDS)
+    with file:
         yield
+
+
+def hold(path: Path) -> IO[bytes] | None:
+    """Return an open file that holds the lock on `path` until it is closed, or None when another process holds it."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
 
 
 def write_whole(path: Path, text: str, *, mode: int = 0o600) -> None:

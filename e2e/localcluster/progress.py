@@ -10,14 +10,16 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 LINE_SECONDS = 10.0
 LINK_WEIGHT = 40.0
-"""How many packages' worth of time one link takes: it is single-threaded and comes after its last package."""
-FIRST_ESTIMATE = 0.05
-"""Share of the work that must be done before a time is named: the first packages say little."""
+"""How many packages' worth of time one link takes."""
+PACKAGE_CPU_SECONDS = 0.25
+"""Processor time per package, links aside, as seen in cold builds: the estimate before there is a speed to go by."""
+TRUSTED_FRACTION = 0.3
+"""Share of the work after which only the speed of this build counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildProgress:
-    """State of a build. `total` is None while unknown; packages found in Go's build cache are never `done`."""
+    """State of a build: packages that the compiler began, `done` of `total` (None while unknown), programs linked."""
 
     phase: str
     done: int
@@ -25,43 +27,48 @@ class BuildProgress:
     linked: int
     links: int
     seconds: float
+    processors: int
 
     @property
     def fraction(self) -> float | None:
-        """Return the share of the work that is done, 0 to 1; None while the total is unknown.
-
-        The first link shows that all packages which it needs are there, also those that the cache gave.
-        """
+        """Return the share of the work that is done, 0 to 1; None while the total is unknown."""
         if self.total is None:
             return None
         whole = self.total + self.links * LINK_WEIGHT
-        compiled = self.total if self.linked == self.links else min(self.done, self.total)
-        return (compiled + self.linked * LINK_WEIGHT) / whole
+        return (min(self.done, self.total) + self.linked * LINK_WEIGHT) / whole
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Return the expected rest, an upper bound when part of the packages is cached; None while it says little."""
+        """Return the expected rest: at first from the usual cost of a package, later from this build's own speed."""
         fraction = self.fraction
-        if fraction is None or fraction < FIRST_ESTIMATE:
+        if self.total is None or fraction is None:
             return None
-        return self.seconds * (1 - fraction) / fraction
+        usual = (self.total + self.links * LINK_WEIGHT) * PACKAGE_CPU_SECONDS / self.processors
+        if fraction == 0:
+            return max(usual - self.seconds, 0.0)
+        trust = min(1.0, fraction / TRUSTED_FRACTION)
+        whole = (1 - trust) * usual + trust * self.seconds / fraction
+        return max(whole - self.seconds, 0.0)
 
     def describe(self) -> str:
         """Return one line for a log."""
         if self.total is None:
-            return f"{self.phase}: {self.done} so far, {self.seconds:.0f} s"
-        text = f"{self.phase}: {self.done} of at most {self.total} packages"
-        if self.linked:
-            text += f", {self.linked} of {self.links} programs linked"
-        text += f", {_clock(self.seconds)} elapsed"
-        return text if self.remaining_seconds is None else f"{text}, {self.describe_remaining()}"
+            return f"{self.phase}: {self.done} so far, {_clock(self.seconds)} elapsed"
+        return f"{self.phase}: {self.describe_counts()}, {_clock(self.seconds)} elapsed, {self.describe_remaining()}"
+
+    def describe_counts(self) -> str:
+        """Return what is done of what."""
+        if self.total is None:
+            return f"{self.done} so far"
+        packages = f"{self.done} of {self.total} packages"
+        return f"{packages}, {self.linked} of {self.links} programs linked" if self.done >= self.total else packages
 
     def describe_remaining(self) -> str:
-        """Return the estimate in words that promise no more than it knows."""
+        """Return the estimate in words that promise no more than it knows; empty where there is none."""
         rest = self.remaining_seconds
         if rest is None:
-            return "typically 6 to 15 min on 2 cores"
-        return "under a minute left" if rest < 60 else f"about {rest / 60:.0f} min left"
+            return ""
+        return "about a minute left" if rest < 90 else f"about {rest / 60:.0f} min left"
 
 
 def _clock(seconds: float) -> str:
@@ -139,14 +146,13 @@ class BarReporter:
         if self._task is None:
             self._task = self._progress.add_task(progress.phase, total=None, counts="", rest="")
         fraction = progress.fraction
-        counts = f"{progress.done}/{progress.total} packages" if progress.total else f"{progress.done} modules"
         self._progress.update(
             self._task,
             description=progress.phase,
             total=None if fraction is None else 1.0,
             completed=fraction or 0.0,
-            counts=counts,
-            rest=progress.describe_remaining() if fraction is not None else "",
+            counts=progress.describe_counts(),
+            rest=progress.describe_remaining(),
         )
 
 

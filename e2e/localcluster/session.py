@@ -1,22 +1,31 @@
 """A cluster for the length of a `with` block."""
 
 import asyncio
-import contextlib
+import fcntl
 import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from e2e.localcluster.cluster import Cluster, ClusterError
 from e2e.localcluster.components import NODE_MONITOR_GRACE_SECONDS
-from e2e.localcluster.files import state_folder
+from e2e.localcluster.files import hold, state_folder
 from e2e.localcluster.providers import start_cluster, unique_name
 
 PROVIDER_VARIABLE = "BAYPLAN_CLUSTER_PROVIDER"
+OWNER_LOCK = "owner.lock"
+RECORD = "cluster.json"
+KEPT_DAYS = 3
 NAME_PATTERN = r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"
+
+
+def clusters_folder() -> Path:
+    """Return the folder that holds a folder per cluster of this user."""
+    return state_folder() / "clusters"
 
 
 def cluster_folder(name: str) -> Path:
@@ -25,7 +34,7 @@ def cluster_folder(name: str) -> Path:
         raise ClusterError(
             f"name: must be 1 to 40 of a-z, 0-9 and -, with a letter or digit at both ends, got {name!r}"
         )
-    return state_folder() / "clusters" / name
+    return clusters_folder() / name
 
 
 @asynccontextmanager
@@ -38,32 +47,46 @@ async def local_cluster(
     """Run a cluster for the length of the block. `name` gets a random suffix, so any number live side by side.
 
     The provider is `provider`, else $BAYPLAN_CLUSTER_PROVIDER, else embedded. The cluster's folder with its logs is
-    removed after a block that ended well and kept, with a note on standard error, after one that did not.
+    removed after a block that ended well and kept, with a note on standard error, after one that did not; kept ones go
+    after KEPT_DAYS.
     """
+    provider = provider or os.environ.get(PROVIDER_VARIABLE) or "embedded"
     name = unique_name(name)
     folder = cluster_folder(name)
-    cluster = None
+    folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    remove_abandoned(folder.parent)
+    cluster: Cluster | None = None
+    ended_well = False
     try:
         cluster = await start_cluster(
-            provider=provider or os.environ.get(PROVIDER_VARIABLE) or "embedded",
-            name=name,
-            folder=folder,
-            node_monitor_grace_seconds=node_monitor_grace_seconds,
+            provider=provider, name=name, folder=folder, node_monitor_grace_seconds=node_monitor_grace_seconds
         )
-        yield cluster
-    except BaseException:
-        if folder.exists():
-            print(f"logs of the cluster {name} are kept in {folder}", file=sys.stderr)
-        raise
-    else:
-        await cluster.stop()
-        shutil.rmtree(folder, ignore_errors=True)
-        cluster = None
+        with (folder / OWNER_LOCK).open("ab") as owner:
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            yield cluster
+            ended_well = True
     finally:
         if cluster is not None:
             await asyncio.shield(cluster.stop())
-            with contextlib.suppress(OSError):
-                shutil.rmtree(folder / "etcd", ignore_errors=True)
+        if ended_well:
+            shutil.rmtree(folder, ignore_errors=True)
+        elif folder.exists():
+            shutil.rmtree(folder / "etcd", ignore_errors=True)
+            print(f"logs of the cluster {name} are kept in {folder}", file=sys.stderr)
+
+
+def remove_abandoned(root: Path) -> None:
+    """Remove what clusters of killed callers left under `root`: their data now, their logs after KEPT_DAYS.
+
+    A cluster in use is known by the lock that its caller holds, one that `up` started by its record.
+    """
+    for lock in root.glob(f"*/{OWNER_LOCK}"):
+        if (lock.parent / RECORD).exists() or (held := hold(lock)) is None:
+            continue
+        with held:
+            shutil.rmtree(lock.parent / "etcd", ignore_errors=True)
+            if time.time() - lock.stat().st_mtime > KEPT_DAYS * 24 * 3600:
+                shutil.rmtree(lock.parent, ignore_errors=True)
 
 
 @contextmanager
