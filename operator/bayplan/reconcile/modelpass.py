@@ -171,13 +171,15 @@ class ModelPass:
             return False
         if not self.plan.placeable:
             _, reason, message = self.plan.verdict()
-            self.blocker = Blocker(Reason.BLOCKED, f"{reason.value}: {message}")
+            self.blocker = Blocker(reason, message)
             return False
         await self._ensure_snapshot()
         moved = False
         for creation in actions.create:
             if not await self._reserve(creation):
                 break
+            # The next placement must see this one: spread counts the model's own groups.
+            self.groups = self._groups()
             moved = True
         return moved
 

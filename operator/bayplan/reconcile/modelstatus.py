@@ -144,13 +144,13 @@ def _verdicts(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> 
         _placed(situation, counts, alive),
         _warm(situation, counts, alive),
         _current(situation, counts),
-        _ready(situation, counts),
     ]
+    verdicts.append(_ready(situation, counts, verdicts))
     blocked_by_spec = not situation.plan.placeable and counts.pending > 0
     if blocked_by_spec:
         verdicts.append((ConditionType.STALLED, "True", memory_reason, memory_message))
     elif not _settled(counts):
-        reason, message = _first_problem(verdicts)
+        reason, message = _first_problem(verdicts) or (Reason.DRAINING, "replicas are leaving")
         verdicts.append((ConditionType.RECONCILING, "True", reason, message))
     return verdicts
 
@@ -159,13 +159,13 @@ def _settled(counts: _Counts) -> bool:
     return counts.alive == counts.ready == counts.wanted and counts.draining == 0 and counts.outdated == 0
 
 
-def _first_problem(verdicts: Sequence[Verdict]) -> tuple[Reason, str]:
+def _first_problem(verdicts: Sequence[Verdict]) -> tuple[Reason, str] | None:
     order = (ConditionType.PLACED, ConditionType.WARM, ConditionType.CURRENT, ConditionType.READY)
     for kind in order:
         for found, status, reason, message in verdicts:
             if found is kind and status != "True":
                 return reason, message
-    return Reason.DRAINING, "replicas are leaving"
+    return None
 
 
 def _placed(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Verdict:
@@ -221,7 +221,8 @@ def _current(situation: Situation, counts: _Counts) -> Verdict:
     return ConditionType.CURRENT, "True", Reason.CURRENT, f"all replicas run revision {revision}"
 
 
-def _ready(situation: Situation, counts: _Counts) -> Verdict:
+def _ready(situation: Situation, counts: _Counts, others: Sequence[Verdict]) -> Verdict:
+    """One condition, one reason: what is not ready carries the reason of what keeps it from being so."""
     kind = ConditionType.READY
     if counts.wanted == 0:
         if counts.alive or counts.draining:
@@ -233,4 +234,8 @@ def _ready(situation: Situation, counts: _Counts) -> Verdict:
     text = f"{counts.ready} of {counts.wanted} replicas ready"
     if counts.ready >= counts.wanted:
         return kind, "True", Reason.READY, text
-    return kind, "False", Reason.NOT_READY, text
+    cause = _first_problem(others)
+    if cause is None:
+        return kind, "False", Reason.NOT_READY, text
+    reason, message = cause
+    return kind, "False", reason, f"{text}; {message}"

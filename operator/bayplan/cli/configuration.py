@@ -1,0 +1,144 @@
+"""The operator's configuration: one YAML file, every value of which an environment variable may override.
+
+`BAYPLAN_LIMITS__CONFIRM_SECONDS=90` overrides `limits.confirmSeconds`. Unknown keys are errors: a misspelt limit that
+silently keeps its default would be found in an outage.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.alias_generators import to_camel
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from bayplan.api.meta import LabelKey
+from bayplan.planning.members import GroupLimits
+from bayplan.planning.replicas import Backoff
+from bayplan.planning.topology import DEFAULT_TOPOLOGY
+from bayplan.reconcile.fleet import FleetLimits
+from bayplan.reconcile.inferencemodel import ReconcileSettings
+
+Seconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
+LevelName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=32)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True)
+
+
+class Limits(_Section):
+    """How long things may take, in seconds."""
+
+    incomplete_group_seconds: Seconds = 30.0
+    confirm_seconds: Seconds = 60.0
+    lost_node_seconds: Seconds = 30.0
+    old_cordon_seconds: Seconds = 600.0
+    first_backoff_seconds: Seconds = 10.0
+    longest_backoff_seconds: Seconds = 300.0
+    forgiven_after_seconds: Seconds = 600.0
+
+
+class Listen(_Section):
+    """Where probes and metrics answer; port 0 takes a free one."""
+
+    address: str = "0.0.0.0"
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    probes_port: Annotated[int, Field(ge=0, le=65535)] = 8081
+
+
+class Logging(_Section):
+    """How the operator logs."""
+
+    format: Literal["console", "json"] = "json"
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+
+class OperatorConfiguration(BaseSettings):
+    """Everything that may be configured; the defaults are complete."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        env_prefix="BAYPLAN_",
+        env_nested_delimiter="__",
+        alias_generator=to_camel,
+        populate_by_name=True,
+    )
+
+    topology: Annotated[
+        dict[LevelName, Annotated[tuple[LabelKey, ...], Field(min_length=1, max_length=16)]], Field(max_length=16)
+    ] = Field(default_factory=lambda: dict(DEFAULT_TOPOLOGY))
+    """Topology level → node label keys, the first that a node carries counts. Replaces the default of that level."""
+    limits: Limits = Limits()
+    listen: Listen = Listen()
+    logging: Logging = Logging()
+    workers: Annotated[int, Field(ge=1, le=256)] = 16
+    """Models reconciled at the same time."""
+
+    @field_validator("topology", mode="after")
+    @classmethod
+    def _with_defaults(cls, given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        return {**DEFAULT_TOPOLOGY, **given}
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is the library's
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let the environment win over the file."""
+        return env_settings, init_settings
+
+    def reconcile_settings(self) -> ReconcileSettings:
+        """Return what the reconcilers take."""
+        limits = self.limits
+        return ReconcileSettings(
+            topology=self.topology,
+            group_limits=GroupLimits(
+                incomplete_seconds=limits.incomplete_group_seconds, confirm_seconds=limits.confirm_seconds
+            ),
+            backoff=Backoff(
+                first_seconds=limits.first_backoff_seconds,
+                longest_seconds=limits.longest_backoff_seconds,
+                forgiven_after_seconds=limits.forgiven_after_seconds,
+            ),
+        )
+
+    def fleet_limits(self) -> FleetLimits:
+        """Return when nodes count as lost or leaving."""
+        return FleetLimits(
+            lost_node_seconds=self.limits.lost_node_seconds, old_cordon_seconds=self.limits.old_cordon_seconds
+        )
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used; the message names the field and what would be accepted."""
+
+
+def load_configuration(path: Path | None) -> OperatorConfiguration:
+    """Read the file (none: defaults) and the environment; raises ConfigurationError."""
+    if path is not None and not path.is_file():
+        raise ConfigurationError(f"{path}: no such file")
+    try:
+        raw = YamlConfigSettingsSource(OperatorConfiguration, yaml_file=path)() if path is not None else {}
+        return OperatorConfiguration(**raw)
+    except ValidationError as error:
+        faults = "; ".join(
+            f"{_where(fault['loc'])}: {'unknown key' if fault['type'] == 'extra_forbidden' else fault['msg']}"
+            for fault in error.errors()
+        )
+        raise ConfigurationError(f"{path or 'environment'}: {faults}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _where(location: tuple[int | str, ...]) -> str:
+    return re.sub(r"\.(\d+)", r"[\1]", ".".join(str(part) for part in location))
