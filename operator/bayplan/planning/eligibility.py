@@ -105,7 +105,7 @@ def _hardware_obstacle(node: Node, shape: GroupShape) -> Obstacle | None:
         return Obstacle.SHARING
     if node.gpus < shape.gpus_per_pod or node.cpu_millis < shape.cpu_millis or node.memory_bytes < shape.memory_bytes:
         return Obstacle.TOO_SMALL
-    need, memory = shape.gpu_memory_mib, node.gpu_memory_mib
+    need, memory = shape.least_gpu_memory_mib, node.gpu_memory_mib
     return Obstacle.GPU_MEMORY if need is not None and memory is not None and memory < need else None
 
 

@@ -21,7 +21,7 @@ class GroupShape:
     layout: Layout
     gpu_product: str | None = None
     """Value of the product label, with or without the vendor prefix; None accepts any."""
-    gpu_memory_mib: int | Fraction | None = None
+    least_gpu_memory_mib: int | Fraction | None = None
     """Least memory of each GPU; None when the need is unknown or overridden."""
     cpu_millis: int = 0
     memory_bytes: int = 0
@@ -31,8 +31,8 @@ class GroupShape:
     def __post_init__(self) -> None:
         count(self.cpu_millis, "cpu_millis", least=0)
         count(self.memory_bytes, "memory_bytes", least=0)
-        if self.gpu_memory_mib is not None:
-            positive(self.gpu_memory_mib, "gpu_memory_mib")
+        if self.least_gpu_memory_mib is not None:
+            positive(self.least_gpu_memory_mib, "least_gpu_memory_mib")
 
     @property
     def pods(self) -> int:

@@ -32,6 +32,11 @@ class Effect(StrEnum):
     NO_EXECUTE = "NoExecute"
 
 
+def _never_negative(value: int | Fraction | None, name: str) -> None:
+    if value is not None and value < 0:
+        raise InvalidInput(name, f"must not be negative, not {value}")
+
+
 @dataclass(frozen=True, slots=True)
 class Taint:
     """A node taint. `effect` is kept as text: an unknown effect repels nobody."""
@@ -46,7 +51,10 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node, read from the API and reduced to what decisions use. Amounts are allocatable, never negative."""
+    """One node, read from the API and reduced to what decisions use.
+
+    Amounts are allocatable ones; a negative one raises InvalidInput.
+    """
 
     name: str
     gpus: int = 0
@@ -77,6 +85,10 @@ class Node:
     facts: tuple[str, ...] = ()
     """What was odd about the node's labels or amounts; reported, never fatal."""
 
+    def __post_init__(self) -> None:
+        for name in ("gpus", "cpu_millis", "memory_bytes", "pods", "gpu_memory_mib"):
+            _never_negative(getattr(self, name), name)
+
 
 class ClaimState(StrEnum):
     """How firm a claim on a node is."""
@@ -88,7 +100,7 @@ class ClaimState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one pod takes from one node."""
+    """What one pod takes from one node. Raises InvalidInput for a negative amount."""
 
     node: str
     gpus: int = 0
@@ -97,6 +109,10 @@ class Claim:
     owner: str = ""
     """The group, or for foreign pods namespace/name."""
     state: ClaimState = ClaimState.BOUND
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "cpu_millis", "memory_bytes"):
+            _never_negative(getattr(self, name), name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def group_shapes(spec: InferenceModelSpec, fit: ModelFit) -> tuple[GroupShape, .
         GroupShape(
             layout=decision.layout,
             gpu_product=decision.pool.gpu_product,
-            gpu_memory_mib=_memory_need(decision),
+            least_gpu_memory_mib=_memory_need(decision),
             cpu_millis=cpu,
             memory_bytes=memory,
             preference=(0 if decision.reason is Reason.FITS else _UNPROVEN)

@@ -164,7 +164,7 @@ def _survey(request: GroupRequest, shape: GroupShape, inventory: Inventory) -> _
 
 
 def _candidate(node: Node, free_gpus: int, request: GroupRequest, shape: GroupShape) -> Candidate:
-    need, memory = shape.gpu_memory_mib, node.gpu_memory_mib
+    need, memory = shape.least_gpu_memory_mib, node.gpu_memory_mib
     return Candidate(
         name=node.name,
         domains=node.domains,
