@@ -14,7 +14,7 @@ from e2e.localcluster.embedded import EmbeddedCluster
 from e2e.localcluster.files import locked, write_whole
 from e2e.localcluster.processes import ProcessIdentity, end_process
 from e2e.localcluster.providers import KindCluster, start_cluster
-from e2e.localcluster.session import RECORD, cluster_folder, clusters_folder
+from e2e.localcluster.session import RECORD, cluster_folder, clusters_folder, lock_of
 
 CRDS = Path(__file__).parents[2] / "crds"
 GRACE_SECONDS = 5.0
@@ -97,7 +97,7 @@ async def up(
 ) -> ClusterRecord:
     """Start a cluster in the background unless it runs, and apply the definitions in crds/. Raises ClusterError."""
     folder = cluster_folder(name)
-    async with locked(_lock_of(folder), say=say):
+    async with locked(lock_of(folder), say=say):
         record = ClusterRecord.read(folder)
         if record is not None and record.provider != provider:
             raise ClusterError(f"cluster {name} runs with provider {record.provider}; `down` it first")
@@ -128,11 +128,6 @@ async def up(
     return record
 
 
-def _lock_of(folder: Path) -> Path:
-    # Never removed: a waiter would then hold a lock on a file that the next comer no longer finds.
-    return folder.with_name(f".{folder.name}.lock")
-
-
 def _set_aside(folder: Path) -> Path:
     aside = folder.with_name(f"{folder.name}.previous")
     shutil.rmtree(aside, ignore_errors=True)
@@ -152,7 +147,7 @@ async def _apply_definitions(record: ClusterRecord, say: Callable[[str], None]) 
 async def down(*, name: str, say: Callable[[str], None]) -> None:
     """End a background cluster and remove its files; it is fine when there is none. Raises ClusterError."""
     folder = cluster_folder(name)
-    async with locked(_lock_of(folder), say=say):
+    async with locked(lock_of(folder), say=say):
         record = ClusterRecord.read(folder)
         if record is None:
             say(f"no cluster {name} is up")

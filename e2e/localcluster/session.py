@@ -1,7 +1,6 @@
 """A cluster for the length of a `with` block."""
 
 import asyncio
-import fcntl
 import os
 import re
 import shutil
@@ -13,11 +12,10 @@ from pathlib import Path
 
 from e2e.localcluster.cluster import Cluster, ClusterError
 from e2e.localcluster.components import NODE_MONITOR_GRACE_SECONDS
-from e2e.localcluster.files import hold, state_folder
+from e2e.localcluster.files import hold, locked, state_folder
 from e2e.localcluster.providers import start_cluster, unique_name
 
 PROVIDER_VARIABLE = "BAYPLAN_CLUSTER_PROVIDER"
-OWNER_LOCK = "owner.lock"
 RECORD = "cluster.json"
 KEPT_DAYS = 3
 NAME_PATTERN = r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?"
@@ -35,6 +33,11 @@ def cluster_folder(name: str) -> Path:
             f"name: must be 1 to 40 of a-z, 0-9 and -, with a letter or digit at both ends, got {name!r}"
         )
     return clusters_folder() / name
+
+
+def lock_of(folder: Path) -> Path:
+    """Return the lock that whoever starts, uses or ends the cluster of a folder holds."""
+    return folder.with_name(f".{folder.name}.lock")
 
 
 @asynccontextmanager
@@ -57,22 +60,21 @@ async def local_cluster(
     remove_abandoned(folder.parent)
     cluster: Cluster | None = None
     ended_well = False
-    try:
-        cluster = await start_cluster(
-            provider=provider, name=name, folder=folder, node_monitor_grace_seconds=node_monitor_grace_seconds
-        )
-        with (folder / OWNER_LOCK).open("ab") as owner:
-            fcntl.flock(owner, fcntl.LOCK_EX)
+    async with locked(lock_of(folder)):
+        try:
+            cluster = await start_cluster(
+                provider=provider, name=name, folder=folder, node_monitor_grace_seconds=node_monitor_grace_seconds
+            )
             yield cluster
             ended_well = True
-    finally:
-        if cluster is not None:
-            await asyncio.shield(cluster.stop())
-        if ended_well:
-            shutil.rmtree(folder, ignore_errors=True)
-        elif folder.exists():
-            shutil.rmtree(folder / "etcd", ignore_errors=True)
-            print(f"logs of the cluster {name} are kept in {folder}", file=sys.stderr)
+        finally:
+            if cluster is not None:
+                await asyncio.shield(cluster.stop())
+            if ended_well:
+                _remove(folder)
+            elif folder.exists():
+                shutil.rmtree(folder / "etcd", ignore_errors=True)
+                print(f"logs of the cluster {name} are kept in {folder}", file=sys.stderr)
 
 
 def remove_abandoned(root: Path) -> None:
@@ -80,13 +82,19 @@ def remove_abandoned(root: Path) -> None:
 
     A cluster in use is known by the lock that its caller holds, one that `up` started by its record.
     """
-    for lock in root.glob(f"*/{OWNER_LOCK}"):
-        if (lock.parent / RECORD).exists() or (held := hold(lock)) is None:
+    for lock in root.glob(".*.lock"):
+        folder = lock.with_name(lock.name.removeprefix(".").removesuffix(".lock"))
+        if (folder / RECORD).exists() or not folder.exists() or (held := hold(lock)) is None:
             continue
         with held:
-            shutil.rmtree(lock.parent / "etcd", ignore_errors=True)
-            if time.time() - lock.stat().st_mtime > KEPT_DAYS * 24 * 3600:
-                shutil.rmtree(lock.parent, ignore_errors=True)
+            shutil.rmtree(folder / "etcd", ignore_errors=True)
+            if time.time() - folder.stat().st_mtime > KEPT_DAYS * 24 * 3600:
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    lock_of(folder).unlink(missing_ok=True)
 
 
 @contextmanager
