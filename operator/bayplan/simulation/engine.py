@@ -225,18 +225,25 @@ class Engine:
         due = self._boundaries.pop(self._step, None)
         if not due:
             return preempted
-        due.sort(key=_ordinal)
+        pool = self.pool
+        if len(due) > pool.num_free:
+            due.sort(key=_ordinal)
+        size = self.config.block_size
+        next_due = self._boundaries.setdefault(self._step + size, [])
         for sequence in due:
             if sequence.boundary_step != self._step or sequence.stage is not _Stage.DECODING:
                 continue
-            while not self.pool.num_free:
+            while not pool.num_free:
                 victim = next(reversed(self._running.values()))
                 self._preempt(victim, preempted)
                 if victim is sequence:
                     return preempted
-            self._register_full(sequence, len(sequence.blocks) * self.config.block_size)
-            sequence.blocks += self.pool.allocate(1)
-            self._await_boundary(sequence, self._step + self.config.block_size)
+            if sequence.request.block_hashes:
+                self._register_full(sequence, len(sequence.blocks) * size)
+            sequence.blocks.append(pool.allocate_one())
+            sequence.boundary_step = self._step + size
+            if sequence.boundary_step <= sequence.end_step:
+                next_due.append(sequence)
         return preempted
 
     def _continue_prefill(self, sequence: _Sequence, budget: int, preempted: list[str]) -> int:
@@ -313,13 +320,10 @@ class Engine:
             self._ends.setdefault(sequence.end_step, []).append(sequence)
             # The next step writes the token just sampled, so `total + 1` slots are needed in it.
             room = len(sequence.blocks) * self.config.block_size - total
-            self._await_boundary(sequence, self._step + room + 1)
+            sequence.boundary_step = self._step + room + 1
+            if sequence.boundary_step <= sequence.end_step:
+                self._boundaries.setdefault(sequence.boundary_step, []).append(sequence)
         return first_tokens, ended
-
-    def _await_boundary(self, sequence: _Sequence, step: int) -> None:
-        sequence.boundary_step = step
-        if step <= sequence.end_step:
-            self._boundaries.setdefault(step, []).append(sequence)
 
     # -- leaving
 

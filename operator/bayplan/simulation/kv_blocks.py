@@ -128,6 +128,16 @@ class KVBlockPool:
             taken.append(block)
         return taken
 
+    def allocate_one(self) -> int:
+        """`allocate(1)` without the list. Raises KeyError when no block is free."""
+        block, _ = self._free.popitem(last=False)
+        self._references[block] = 1
+        if self._hash_by_block:
+            key = self._hash_by_block.pop(block, None)
+            if key is not None:
+                del self._block_by_hash[key]
+        return block
+
     def register(self, block: int, key: bytes) -> None:
         """Make a full block findable. Of two blocks with one key the first stays the cached one."""
         if block not in self._hash_by_block and self._block_by_hash.setdefault(key, block) == block:
