@@ -39,16 +39,21 @@ class Script:
 
 
 def controller(
-    reconcile: Reconcile, clock: FakeClock, observer: Observed | None = None, workers: int = 2
+    reconcile: Reconcile,
+    clock: FakeClock,
+    observer: Observed | None = None,
+    *,
+    keys: tuple[Key, ...] = (A,),
+    workers: int = 2,
 ) -> Controller:
-    return Controller("model", reconcile, workers=workers, clock=clock, observer=observer)
+    return Controller("model", reconcile, keys=lambda: keys, workers=workers, clock=clock, observer=observer)
 
 
 async def test_the_sweep_covers_every_key_and_earlier_changes_are_dropped() -> None:
     script = Script()
-    control = controller(script, FakeClock())
+    control = controller(script, FakeClock(), keys=(A, B))
     control.enqueue(Key("ns", "before"))
-    control.start(sweep=[A, B])
+    control.start()
     await settle()
     assert script.seen == [A, B]
     await control.stop(limit_seconds=1)
@@ -58,7 +63,7 @@ async def test_a_failure_is_retried_with_backoff_and_success_resets_it() -> None
     clock, observer = FakeClock(), Observed()
     script = Script(RuntimeError("boom"), RuntimeError("boom"))
     control = controller(script, clock, observer)
-    control.start([A])
+    control.start()
     await settle()
     assert len(script.seen) == 1
     await clock.advance(0.0049)
@@ -76,7 +81,7 @@ async def test_a_requested_requeue_comes_at_its_time_and_is_no_failure() -> None
     clock, observer = FakeClock(), Observed()
     script = Script(Result(requeue_after=7))
     control = controller(script, clock, observer)
-    control.start([A])
+    control.start()
     await clock.advance(6.9)
     assert len(script.seen) == 1
     await clock.advance(0.1)
@@ -88,7 +93,7 @@ async def test_a_requeue_after_zero_runs_again_at_once() -> None:
     clock = FakeClock()
     script = Script(Result(requeue_after=0))
     control = controller(script, clock)
-    control.start([A])
+    control.start()
     await settle()
     assert script.seen == [A, A]
     await control.stop(limit_seconds=1)
@@ -98,7 +103,7 @@ async def test_a_server_that_asks_to_wait_is_obeyed() -> None:
     clock = FakeClock()
     script = Script(TooManyRequests("slow down", status=429, retry_after=4))
     control = controller(script, clock)
-    control.start([A])
+    control.start()
     await clock.advance(3.9)
     assert len(script.seen) == 1
     await clock.advance(0.1)
@@ -110,7 +115,7 @@ async def test_a_cancellation_leaking_out_of_a_reconcile_does_not_end_the_worker
     clock, observer = FakeClock(), Observed()
     script = Script(asyncio.CancelledError())
     control = controller(script, clock, observer, workers=1)
-    control.start([A])
+    control.start()
     await clock.advance(1)
     assert observer.results == ["error", "success"]
     await control.stop(limit_seconds=1)
@@ -121,7 +126,7 @@ async def test_a_failure_is_logged_once_with_its_key_until_it_changes(caplog: py
     script = Script(*[RuntimeError("boom")] * 4, RuntimeError("other"), Conflict("raced", status=409))
     control = controller(script, clock)
     with caplog.at_level(logging.INFO, logger="bayplan.cluster.controller"):
-        control.start([A])
+        control.start()
         await clock.advance(60)
     levels = [(record.levelname, record.getMessage().split(";")[0]) for record in caplog.records]
     assert levels == [
@@ -147,8 +152,8 @@ async def test_one_key_is_reconciled_by_one_worker_at_a_time_and_others_go_on() 
         running.remove(key)
         return Result()
 
-    control = controller(reconcile, FakeClock(), workers=4)
-    control.start([A, B])
+    control = controller(reconcile, FakeClock(), keys=(A, B), workers=4)
+    control.start()
     await settle()
     control.enqueue(A)
     await settle()
@@ -169,7 +174,7 @@ async def test_the_stop_lets_work_in_flight_end() -> None:
         return Result()
 
     control = controller(reconcile, FakeClock())
-    control.start([A])
+    control.start()
     await settle()
     stopping = asyncio.ensure_future(control.stop(limit_seconds=30))
     await settle()
@@ -189,7 +194,7 @@ async def test_the_stop_cuts_off_work_that_does_not_end() -> None:
         return Result()
 
     control = controller(reconcile, FakeClock())
-    control.start([A])
+    control.start()
     await settle()
     await control.stop(limit_seconds=0.01)
     assert cut == [A]
@@ -200,7 +205,7 @@ async def test_a_key_reconciled_too_often_in_a_window_is_reported(runs: int, hot
     clock, observer = FakeClock(), Observed()
     script = Script(*[Result(requeue_after=0)] * (runs - 1))
     control = controller(script, clock, observer)
-    control.start([A])
+    control.start()
     await settle(40 * runs)
     assert len(script.seen) == runs
     await clock.advance(HOT_WINDOW_SECONDS)

@@ -6,8 +6,10 @@ which is what a Lease holder must compare against when it wakes up.
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Timer(Protocol):
@@ -55,19 +57,21 @@ async def sleep(clock: Clock, seconds: float) -> None:
         timer.cancel()
 
 
-async def wait_until(clock: Clock, event: asyncio.Event, seconds: float) -> bool:
-    """Wait for `event` for at most `seconds` on `clock`; return whether it is set."""
-    if event.is_set() or seconds <= 0:
-        return event.is_set()
-    waiter = asyncio.ensure_future(event.wait())
-    expired = asyncio.Event()
-    timer = clock.call_later(seconds, expired.set)
-    alarm = asyncio.ensure_future(expired.wait())
+async def within(clock: Clock, seconds: float, work: Awaitable[T]) -> T:
+    """Await `work` for at most `seconds` on `clock`; then cancel it and raise TimeoutError."""
+    task = asyncio.ensure_future(work)
+    expired = False
+
+    def expire() -> None:
+        nonlocal expired
+        expired = task.cancel()
+
+    timer = clock.call_later(seconds, expire)
     try:
-        await asyncio.wait({waiter, alarm}, return_when=asyncio.FIRST_COMPLETED)
+        return await task
+    except asyncio.CancelledError:
+        if expired and task.cancelled():
+            raise TimeoutError(f"no result within {seconds:g} s") from None
+        raise
     finally:
         timer.cancel()
-        for task in (waiter, alarm):
-            task.cancel()
-        await asyncio.gather(waiter, alarm, return_exceptions=True)
-    return event.is_set()

@@ -47,13 +47,17 @@ class _Silent:
 
 
 class Controller:
-    """Reconciles the keys of `kind`. Before `start`, keys added are dropped: the start-up sweep covers them."""
+    """Reconciles the keys of `kind`; `keys` lists all there are.
+
+    Before `start`, keys added are dropped: the sweep at the start covers them.
+    """
 
     def __init__(
         self,
         kind: str,
         reconcile: Reconcile,
         *,
+        keys: Callable[[], Iterable[Key]] = tuple,
         workers: int = WORKERS,
         clock: Clock | None = None,
         observer: ControllerObserver | None = None,
@@ -64,6 +68,7 @@ class Controller:
         self.kind = kind
         self.queue: WorkQueue[Key] = WorkQueue(clock=clock, observer=queue_observer)
         self._reconcile = reconcile
+        self._keys = keys
         self._workers = workers
         self._clock = clock or SystemClock()
         self._observer = observer or _Silent()
@@ -87,14 +92,18 @@ class Controller:
         if self._tasks:
             self.queue.add_after(key, seconds)
 
-    def start(self, sweep: Iterable[Key] = ()) -> None:
-        """Start the workers and queue every key of `sweep` behind all changes."""
+    def start(self) -> None:
+        """Start the workers and sweep."""
         if self._tasks:
             raise RuntimeError(f"controller {self.kind} runs already")
         self._tasks = [
             asyncio.create_task(self._work(), name=f"{self.kind}-worker-{number}") for number in range(self._workers)
         ]
-        for key in sweep:
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Queue every key there is behind all changes."""
+        for key in self._keys():
             self.queue.add(key, lane=Lane.SWEEP)
 
     async def stop(self, *, limit_seconds: float) -> None:

@@ -79,6 +79,10 @@ class Unreachable(ApiError):  # noqa: N818
     outcome_unknown = True
 
 
+class LeaseLost(Exception):  # noqa: N818
+    """This process is not the leader (any more): it must write nothing and end."""
+
+
 _BY_STATUS: Mapping[int, type[ApiError]] = {
     400: BadRequest,
     401: Unauthorized,

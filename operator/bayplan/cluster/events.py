@@ -1,0 +1,189 @@
+"""Events for people: one per change of (object, reason), repeats within a window counted in its series.
+
+Recording never waits and never fails a reconcile: it fills a bounded queue that one task empties. What does not fit,
+or is refused, is dropped and counted.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from typing import Literal
+
+from bayplan.cluster.clock import Clock, SystemClock, sleep
+from bayplan.cluster.errors import ApiError, LeaseLost
+from bayplan.cluster.port import Json, Port
+from bayplan.cluster.resources import EVENTS, Key, Resource
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED = 1000
+MAX_REMEMBERED = 2048
+WINDOW_SECONDS = 600.0
+SERIES_SECONDS = 60.0
+"""A growing series is written at most this often."""
+MAX_NOTE = 1024
+MAX_NAME = 253
+
+EventType = Literal["Normal", "Warning"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The object that an event is about."""
+
+    resource: Resource
+    key: Key
+    uid: str
+
+
+@dataclass(slots=True)
+class _Entry:
+    identity: tuple[str, str, str]
+    namespace: str
+    name: str
+    body: Json | None
+    """Until it is written; afterwards only what a series needs is kept."""
+    last_at: float
+    written_at: float = 0.0
+    count: int = 1
+    written_count: int = 0
+    queued: bool = True
+
+
+class EventRecorder:
+    """Records events as `controller`/`instance`. Run `run()` as a task; `record` works before and after, too."""
+
+    def __init__(
+        self,
+        api: Port,
+        *,
+        controller: str,
+        instance: str,
+        clock: Clock | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.dropped = 0
+        """Events not written: the queue was full, or the server refused them."""
+        self._api = api
+        self._controller = controller
+        self._instance = instance[:128]
+        self._clock = clock or SystemClock()
+        self._now = now
+        self._entries: OrderedDict[tuple[str, str, str], _Entry] = OrderedDict()
+        self._queue: deque[_Entry] = deque()
+        self._wake = asyncio.Event()
+
+    def record(self, subject: Subject, type_: EventType, reason: str, note: str, *, action: str = "Reconcile") -> None:
+        """Record that `reason` holds for `subject`. Never blocks, never raises.
+
+        Call it when a reason changes; the same reason for the same object again within ten minutes only counts up.
+        """
+        now = self._clock.time()
+        identity = (subject.uid, type_, reason)
+        entry = self._entries.get(identity)
+        if entry is not None and now - entry.last_at < WINDOW_SECONDS:
+            self._entries.move_to_end(identity)
+            entry.count += 1
+            entry.last_at = now
+            return
+        if len(self._queue) >= MAX_QUEUED:
+            self.dropped += 1
+            return
+        stamp = self._stamp()
+        digest = blake2b(f"{identity} {stamp}".encode(), digest_size=8).hexdigest()
+        entry = _Entry(
+            identity=identity,
+            namespace=subject.key.namespace or "default",
+            name=f"{subject.key.name[: MAX_NAME - 17]}.{digest}",
+            body=self._body(subject, type_, reason, note, action=action, stamp=stamp),
+            last_at=now,
+        )
+        self._entries[identity] = entry
+        self._entries.move_to_end(identity)
+        while len(self._entries) > MAX_REMEMBERED:
+            self._entries.popitem(last=False)
+        self._queue.append(entry)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Write what is recorded, until cancelled."""
+        while True:
+            while self._queue:
+                await self._write(self._queue.popleft())
+            self._wake.clear()
+            await self._idle()
+            self._queue_grown_series()
+
+    async def flush(self) -> None:
+        """Write what is queued now; for the end of a process."""
+        while self._queue:
+            await self._write(self._queue.popleft())
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    async def _idle(self) -> None:
+        """Wait for a record, at most until series are due."""
+        timer = self._clock.call_later(SERIES_SECONDS, self._wake.set)
+        try:
+            await self._wake.wait()
+        finally:
+            timer.cancel()
+
+    def _queue_grown_series(self) -> None:
+        now = self._clock.time()
+        for entry in self._entries.values():
+            grown = entry.count > max(1, entry.written_count)
+            if grown and not entry.queued and now - entry.written_at >= SERIES_SECONDS:
+                entry.queued = True
+                self._queue.append(entry)
+
+    async def _write(self, entry: _Entry) -> None:
+        entry.queued = False
+        count = entry.count
+        try:
+            if entry.body is not None:
+                body = {**entry.body, "metadata": {"name": entry.name, "namespace": entry.namespace}}
+                await self._api.create_event(entry.namespace, body)
+            else:
+                series = {"count": count, "lastObservedTime": self._stamp()}
+                await self._api.patch_merge(EVENTS, entry.namespace, entry.name, {"series": series})
+        except (ApiError, LeaseLost) as error:
+            # Not worth a second try: the next time it happens is a new event.
+            self.dropped += 1
+            if self._entries.get(entry.identity) is entry:
+                del self._entries[entry.identity]
+            logger.info("event %s not written: %s", entry.identity[2], error)
+            await sleep(self._clock, getattr(error, "retry_after", None) or 0.0)
+            return
+        entry.body = None
+        entry.written_count = count
+        entry.written_at = self._clock.time()
+
+    def _body(self, subject: Subject, type_: EventType, reason: str, note: str, *, action: str, stamp: str) -> Json:
+        regarding = {
+            "apiVersion": subject.resource.api_version,
+            "kind": subject.resource.kind,
+            "name": subject.key.name,
+            "uid": subject.uid,
+        }
+        if subject.key.namespace:
+            regarding["namespace"] = subject.key.namespace
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "eventTime": stamp,
+            "type": type_,
+            "reason": reason[:128],
+            "note": note if len(note) <= MAX_NOTE else note[: MAX_NOTE - 1] + "…",
+            "action": action[:128],
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+            "regarding": regarding,
+        }
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
