@@ -17,7 +17,7 @@ from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, PDBS, SERVICES, Key, Resource
 from bayplan.planning.members import Group
-from bayplan.reconcile import manifests
+from bayplan.reconcile import manifests, podpatches
 from bayplan.reconcile.fleet import BY_OWNER
 from bayplan.reconcile.manifests import ModelIdentity
 
@@ -108,7 +108,7 @@ class ChildWriter:
             await self._delete(CONTROLLER_REVISIONS, self.revisions, child)
 
     async def _record(self, child: ChildView, layouts: Sequence[tuple[str, int, int]]) -> None:
-        path = f"/metadata/annotations/{manifests.pointer(names.ANNOTATION_LAYOUTS)}"
+        path = f"/metadata/annotations/{podpatches.pointer(names.ANNOTATION_LAYOUTS)}"
         ops = [
             {"op": "test", "path": "/metadata/uid", "value": child.uid},
             {"op": "add", "path": path, "value": manifests.layouts_annotation(layouts)},

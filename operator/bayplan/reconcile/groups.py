@@ -16,7 +16,7 @@ from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, Invalid, N
 from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import PODS, Key
 from bayplan.planning.members import Assignment, Group, Member
-from bayplan.reconcile import manifests
+from bayplan.reconcile import manifests, podpatches
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.manifests import ModelIdentity
 from bayplan.reconcile.pods import view_pod
@@ -88,7 +88,7 @@ class GroupWriter:
             return
         wanted = set(ranks)
         await _all(
-            self._patch(member, manifests.ungate_patch(member, assignment.ranks[member.rank].node, now=self._now()))
+            self._patch(member, podpatches.ungate_patch(member, assignment.ranks[member.rank].node, now=self._now()))
             for member in group.members
             if member.rank is not None and member.rank in wanted and member.gated
         )
@@ -108,7 +108,9 @@ class GroupWriter:
         await self._set_warm(group.head, container_id=None, reason=names.WARMUP_FAILED, message=message)
 
     async def _set_warm(self, member: Member, *, container_id: str | None, reason: str, message: str = "") -> None:
-        condition = manifests.warm_condition(container_id=container_id, now=self._now(), reason=reason, message=message)
+        condition = podpatches.warm_condition(
+            container_id=container_id, now=self._now(), reason=reason, message=message
+        )
         body = {"metadata": {"uid": member.uid}, "status": {"conditions": [condition]}}
         try:
             raw = await self._port.patch_strategic(PODS, member.namespace, member.name, body, subresource="status")
@@ -120,7 +122,7 @@ class GroupWriter:
 
     async def mark_draining(self, group: Group) -> None:
         """Say on every rank that the group leaves, and unroute it. The head goes first: it is what readers watch."""
-        path = f"/metadata/annotations/{manifests.pointer(names.ANNOTATION_DRAINING)}"
+        path = f"/metadata/annotations/{podpatches.pointer(names.ANNOTATION_DRAINING)}"
         for member in group.members:
             if member.draining_since is None and not member.deleting:
                 ops = [
