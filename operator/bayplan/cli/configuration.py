@@ -45,11 +45,10 @@ class Limits(_Section):
 
 
 class Listen(_Section):
-    """Where probes and metrics answer; port 0 takes a free one."""
+    """Where `/healthz`, `/readyz` and `/metrics` answer; port 0 takes a free one."""
 
     address: str = "0.0.0.0"
-    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
-    probes_port: Annotated[int, Field(ge=0, le=65535)] = 8081
+    port: Annotated[int, Field(ge=0, le=65535)] = 8080
 
 
 class Logging(_Section):

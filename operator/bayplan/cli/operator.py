@@ -1,0 +1,190 @@
+"""`bayplan operator`: assemble the process from the engine, the caches and the reconcilers."""
+
+import json
+import logging
+import os
+import socket
+import sys
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayplan.api import names
+from bayplan.cli.configuration import ConfigurationError, Logging, OperatorConfiguration, load_configuration
+from bayplan.cluster.background import BackgroundTasks
+from bayplan.cluster.cache import Store
+from bayplan.cluster.client import ApiClient
+from bayplan.cluster.controller import Controller
+from bayplan.cluster.credentials import Credentials, CredentialsError, load_access
+from bayplan.cluster.events import EventRecorder, Subject
+from bayplan.cluster.lease import Elector
+from bayplan.cluster.loop import run
+from bayplan.cluster.metrics import Metrics
+from bayplan.cluster.reflector import Reflector
+from bayplan.cluster.resources import (
+    CONTROLLER_REVISIONS,
+    INFERENCE_MODELS,
+    PDBS,
+    RESOURCE_QUOTAS,
+    SERVICES,
+)
+from bayplan.cluster.resync import Resync
+from bayplan.cluster.runtime import Runtime
+from bayplan.reconcile.children import ChildWriter, child_store, view_child
+from bayplan.reconcile.fleet import Fleet, node_store, pod_store, view_node
+from bayplan.reconcile.inferencemodel import InferenceModelReconciler
+from bayplan.reconcile.modelview import ModelView, view_model
+from bayplan.reconcile.pods import view_pod
+from bayplan.reconcile.quotas import QuotaView, view_quota
+from bayplan.telemetry.engine import HttpEngine
+
+OURS = f"{names.APP_MANAGED_BY}={names.MANAGED_BY}"
+CONTROLLER = names.EVENT_COMPONENT
+
+
+class ModelEvents:
+    """Events about InferenceModels, written in the background."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def emit(self, view: ModelView, *, reason: str, message: str, warning: bool) -> None:
+        """Record one event."""
+        subject = Subject(resource=INFERENCE_MODELS, key=view.key, uid=view.uid)
+        self._recorder.record(subject, "Warning" if warning else "Normal", reason, message)
+
+
+async def run_operator(
+    configuration: OperatorConfiguration,
+    *,
+    credentials: Credentials,
+    namespace: str,
+    identity: str,
+    now: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> int:
+    """Run the operator until it is stopped or has to end; return the exit code."""
+    metrics = Metrics()
+    engine = HttpEngine()
+    async with ApiClient(credentials, on_request=metrics.request_made) as client:
+        elector = Elector(client, namespace=namespace, name=names.OPERATOR_LEASE, identity=identity)
+        writer = client.fenced(elector.is_held)
+        models: Store[ModelView] = Store(INFERENCE_MODELS)
+        nodes, pods = node_store(), pod_store()
+        quotas: Store[QuotaView] = Store(RESOURCE_QUOTAS)
+        services, budgets, revisions = (child_store(r) for r in (SERVICES, PDBS, CONTROLLER_REVISIONS))
+        fleet = Fleet(
+            nodes=nodes,
+            pods=pods,
+            is_ours=lambda uid: bool(uid) and models.by_uid(uid) is not None,
+            now=now,
+            limits=configuration.fleet_limits(),
+        )
+        recorder = EventRecorder(writer, controller=CONTROLLER, instance=identity)
+        reconciler = InferenceModelReconciler(
+            writer,
+            models=models,
+            fleet=fleet,
+            quotas=quotas,
+            children=ChildWriter(writer, services=services, budgets=budgets, revisions=revisions),
+            engine=engine,
+            events=ModelEvents(recorder),
+            settings=configuration.reconcile_settings(),
+            now=now,
+        )
+        controller = Controller(
+            names.INFERENCEMODEL_KIND,
+            reconciler.reconcile,
+            keys=models.keys,
+            workers=configuration.workers,
+            observer=metrics.of_controller(names.INFERENCEMODEL_KIND),
+            queue_observer=metrics.of_queue(names.INFERENCEMODEL_KIND),
+        )
+        reconciler.queue = controller
+        topology = configuration.topology
+        runtime = Runtime(
+            client,
+            elector=elector,
+            resyncs=[Resync(client, models, view_model)],
+            reflectors=[
+                Reflector(client, nodes, lambda raw: view_node(raw, topology)),
+                Reflector(client, pods, view_pod),
+                Reflector(client, quotas, view_quota),
+                Reflector(client, services, view_child, label_selector=OURS),
+                Reflector(client, budgets, view_child, label_selector=OURS),
+                Reflector(client, revisions, view_child, label_selector=OURS),
+            ],
+            controllers=[controller],
+            recorder=recorder,
+            background=BackgroundTasks(),
+            metrics=metrics,
+            host=configuration.listen.address,
+            port=configuration.listen.port,
+        )
+        try:
+            return await runtime.run()
+        finally:
+            await reconciler.close()
+            await engine.close()
+
+
+def operator(
+    config: Annotated[
+        Path | None, typer.Option(help="YAML file with the operator's configuration; defaults without it.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Kubeconfig; without it $KUBECONFIG, then the pod's own service account."),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option(envvar="POD_NAMESPACE", help="Namespace of the leader election Lease.")
+    ] = "bayplan-system",
+) -> None:
+    """Run the operator: place, warm and keep every InferenceModel of the cluster."""
+    try:
+        configuration = load_configuration(config)
+    except ConfigurationError as error:
+        typer.echo(f"bayplan operator: {error}", err=True)
+        raise typer.Exit(2) from None
+    set_up_logging(configuration.logging)
+    path = str(kubeconfig) if kubeconfig is not None else None
+    credentials = Credentials(lambda: load_access(kubeconfig=path))
+    identity = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{uuid.uuid4().hex[:8]}"
+    try:
+        code = run(run_operator(configuration, credentials=credentials, namespace=namespace, identity=identity))
+    except CredentialsError as error:
+        typer.echo(f"bayplan operator: {error}", err=True)
+        code = 2
+    raise typer.Exit(code)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line, with the names that log collectors look for."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        entry = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["error"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+def set_up_logging(settings: Logging) -> None:
+    """Log to standard error; libraries only from WARNING on, since Kopf and aiohttp log what we report ourselves."""
+    handler = logging.StreamHandler(sys.stderr)
+    if settings.format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level="WARNING", handlers=[handler], force=True)
+    logging.getLogger("bayplan").setLevel(settings.level)
+    # It runs in a thread, where there are no signals to see: the runtime handles them.
+    logging.getLogger("kopf._core.reactor.running").setLevel("ERROR")
