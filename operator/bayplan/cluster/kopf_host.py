@@ -151,10 +151,10 @@ class KopfHost:
             kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=name)(watch)
         await kopf.operator(registry=registry, settings=_settings(), clusterwide=True, standalone=True, stop_flag=stop)
 
-    async def _on_event(self, name: str, *, event: Mapping[str, Any], **_: Any) -> None:
-        listing, raw = self._resyncs[name].listing, event["object"]
+    async def _on_event(self, kind: str, /, *, event: Mapping[str, Any], **_: Any) -> None:
+        listing, raw = self._resyncs[kind].listing, event["object"]
         take = listing.discard if event["type"] == "DELETED" else listing.put
-        self._deliver(functools.partial(self._hear, name))
+        self._deliver(functools.partial(self._hear, kind))
         self._deliver(functools.partial(take, raw))
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
@@ -217,7 +217,7 @@ def _settings() -> kopf.OperatorSettings:
     settings.networking.request_timeout = 30.0
     settings.networking.connect_timeout = CONNECT_SECONDS
     settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 10)
-    settings.watching.server_timeout = WATCH_SECONDS
+    settings.watching.server_timeout = int(WATCH_SECONDS)  # the server reads a whole number
     settings.watching.client_timeout = WATCH_SECONDS + CONNECT_SECONDS
     settings.watching.connect_timeout = CONNECT_SECONDS
     settings.watching.inactivity_timeout = IDLE_SECONDS
