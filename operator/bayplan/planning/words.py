@@ -14,7 +14,7 @@ def size_text(gib: Fraction) -> str:
     """A size given in GiB: one decimal of a GiB; MiB or bytes where that would read as nothing."""
     size = abs(gib) * GIB
     sign = "-" if gib < 0 else ""
-    if size >= GIB / 10 or not size:
+    if abs(gib) >= Fraction(1, 10) or not gib:
         return f"{sign}{float(abs(gib)):.1f} GiB"
     if size >= 2**20:
         return f"{sign}{float(size / 2**20):.1f} MiB"
