@@ -25,13 +25,14 @@ from bayplan.reconcile.children import ChildWriter, NameTakenError
 from bayplan.reconcile.drain import DrainTracker
 from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
 from bayplan.reconcile.groups import GroupWriter
-from bayplan.reconcile.modelpass import ModelPass, Tools
+from bayplan.reconcile.modelpass import ModelPass
 from bayplan.reconcile.modelstatus import Blocker, Situation, build_status, invalid_status
 from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.plan import ModelPlan, plan_model
 from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.release import Rechecker
+from bayplan.reconcile.tools import Tools, Wish
 from bayplan.reconcile.warmup import WarmupTracker
 from bayplan.telemetry.engine import EnginePort
 
@@ -158,19 +159,12 @@ class InferenceModelReconciler:
             layouts=plan.layouts,
             frozen=not plan.placeable,
         )
-        work = ModelPass(
-            tools=self._tools,
-            model=view.identity,
-            key=view.key,
-            spec=spec,
-            target=target,
-            plan=plan,
-            changed=lambda: self._enqueue(view.key),
-        )
+        wish = Wish(model=view.identity, spec=spec, target=target, plan=plan)
+        work = ModelPass(self._tools, wish, view.key, changed=lambda: self._enqueue(view.key))
         try:
             await work.run()
         except NameTakenError as error:
-            work.blocker = Blocker(Reason.ADMISSION_DENIED, str(error))
+            work.findings.blocker = Blocker(Reason.ADMISSION_DENIED, str(error))
         self._report_strangers(view)
         situation = Situation(
             name=view.key.name,
@@ -179,7 +173,7 @@ class InferenceModelReconciler:
             target=target,
             plan=plan,
             groups=work.groups,
-            blocker=work.blocker,
+            blocker=work.findings.blocker,
             warming={
                 group.name: seen
                 for group in work.groups
@@ -192,7 +186,7 @@ class InferenceModelReconciler:
         else:
             self._pending.discard(view.key)
         await self._write(view, status)
-        return Result(requeue_after=min(work.waits, default=None))
+        return Result(requeue_after=min(work.findings.waits, default=None))
 
     def _read(self, view: ModelView) -> _Known:
         known = self._known.get(view.uid)

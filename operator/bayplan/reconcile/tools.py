@@ -1,0 +1,63 @@
+"""What every pass over a model works with, and what one pass finds out."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bayplan.api.conditions import Reason
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.cluster.cache import Store
+from bayplan.planning.members import GroupLimits
+from bayplan.planning.replicas import Backoff, Target
+from bayplan.reconcile.children import ChildWriter
+from bayplan.reconcile.drain import DrainTracker
+from bayplan.reconcile.fleet import Fleet
+from bayplan.reconcile.groups import GroupWriter
+from bayplan.reconcile.manifests import ModelIdentity
+from bayplan.reconcile.modelstatus import Blocker
+from bayplan.reconcile.plan import ModelPlan
+from bayplan.reconcile.quotas import QuotaView
+from bayplan.reconcile.release import Rechecker
+from bayplan.reconcile.warmup import WarmupTracker
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Caches, writers, trackers, limits and clock, shared by all passes of a process."""
+
+    fleet: Fleet
+    groups: GroupWriter
+    children: ChildWriter
+    rechecker: Rechecker
+    warmups: WarmupTracker
+    drains: DrainTracker
+    quotas: Store[QuotaView]
+    limits: GroupLimits
+    backoff: Backoff
+    now: Callable[[], datetime]
+    random: random.Random
+    holds: dict[str, tuple[datetime, Blocker]] = field(default_factory=dict)
+    """Model uid → until when no new group is tried, and why: admission said no, or a reservation was given back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """One model at one generation: who it is, what it asks for, and what that means on the present nodes."""
+
+    model: ModelIdentity
+    spec: InferenceModelSpec
+    target: Target
+    plan: ModelPlan
+
+
+@dataclass(slots=True)
+class Findings:
+    """What one pass finds out besides the groups."""
+
+    blocker: Blocker | None = None
+    """Why replicas that are wanted have no group."""
+    waits: list[float] = field(default_factory=list)
+    """Seconds after which to look again although nobody may have written anything."""
+    notes: list[tuple[Reason, str]] = field(default_factory=list)
+    """What was done and is worth an event."""
