@@ -57,3 +57,30 @@ async def settle(turns: int = 50) -> None:
     """Let every task that can run do so."""
     for _ in range(turns):
         await asyncio.sleep(0)
+
+
+class HurriedClock:
+    """A clock for code that only sleeps: every sleep ends at once, moves the time on, and is remembered."""
+
+    def __init__(self, start: float = 7_654_321.0) -> None:
+        self._now = start
+        self.slept: list[float] = []
+
+    def time(self) -> float:
+        return self._now
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> _Timer:
+        self._now += delay
+        self.slept.append(delay)
+        timer = _Timer(callback)
+        asyncio.get_running_loop().call_soon(lambda: timer.callback and timer.callback())
+        return timer
+
+
+async def until(condition: Callable[[], object], *, seconds: float = 20.0, what: str = "the condition") -> None:
+    """Wait in real time for something that another task or process brings about."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            raise AssertionError(f"{what} did not come about within {seconds:g} s")
+        await asyncio.sleep(0.005)
