@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import StringConstraints
 
-from bayplan.api.meta import Count, LongText, StatusSchema, TimeText, rfc3339
+from bayplan.api.meta import Generation, LongText, StatusSchema, TimeText, rfc3339
 
 Status = Literal["True", "False", "Unknown"]
 MAX_CONDITIONS = 16
@@ -85,7 +85,7 @@ class Condition(StatusSchema):
     """Why, with the numbers that decided."""
     last_transition_time: TimeText
     """When the status last changed."""
-    observed_generation: Count = 0
+    observed_generation: Generation = 0
     """Generation of the spec that the condition is about."""
 
 

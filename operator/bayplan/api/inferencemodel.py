@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, StringConstraints
 
 from bayplan.api.engineargs import EngineArgument, EnvName
-from bayplan.api.meta import ATOMIC, ATOMIC_MAP, Exact, Keyed, LabelKey, LabelValue, Schema, WholeNumber
+from bayplan.api.meta import ATOMIC, ATOMIC_MAP, Exact, Flag, Keyed, LabelKey, LabelValue, Schema, WholeNumber
 from bayplan.api.podtemplate import PodTemplate, TolerationList
 from bayplan.api.rules import Rule
 
@@ -73,7 +73,6 @@ class Model(Schema):
             r"|pvc://[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(/[-A-Za-z0-9._/]+)?"
             r"|(s3|oci)://[A-Za-z0-9][-A-Za-z0-9._/@:]*"
             r"|file:///[A-Za-z0-9.][-A-Za-z0-9._/]*)$",
-            min_length=1,
             max_length=512,
         ),
         Rule(
@@ -243,7 +242,7 @@ class InferenceModelSpec(Schema):
     """How a replica leaves."""
     template: PodTemplate = PodTemplate()
     """Pod details."""
-    suspend: bool = False
+    suspend: Flag = False
     """Drain to zero replicas and keep the object and its status."""
 
     @property

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from bayplan.api.conditions import MAX_CONDITIONS, Condition
-from bayplan.api.meta import ATOMIC, Count, Exact, Keyed, LongText, ShortText, StatusSchema, TimeText
+from bayplan.api.meta import ATOMIC, Count, Exact, Generation, Keyed, LongText, ShortText, StatusSchema, TimeText
 
 Gib = Annotated[Decimal, Exact(ge=0, le=10**9)]
 
@@ -142,7 +142,7 @@ class RevisionStatus(StatusSchema):
 class InferenceModelStatus(StatusSchema):
     """Everything that the on-call reads. Holds times, never ages; equal worlds give equal bytes."""
 
-    observed_generation: Count = 0
+    observed_generation: Generation = 0
     """Generation of the spec that this status is about."""
     replicas: Count = 0
     """Replicas that have pods."""

@@ -111,6 +111,9 @@ def _decimal_of_text(value: object) -> Decimal:
 WholeNumber = Annotated[int, Strict()]
 """A JSON integer: neither a boolean nor a fraction. Combine with Field(ge=..., le=...)."""
 
+Flag = Annotated[bool, Strict()]
+"""JSON true or false, and nothing that only resembles them."""
+
 ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
 """`json_schema_extra` of a list that has one owner and is replaced as a whole."""
 ATOMIC_MAP: dict[str, Any] = {"x-kubernetes-map-type": "atomic"}
@@ -148,13 +151,21 @@ def _cut_text(value: object) -> object:
     return f"{value[: MAX_TEXT - 1]}…" if isinstance(value, str) and len(value) > MAX_TEXT else value
 
 
-Count = Annotated[WholeNumber, Field(ge=0, le=MAX_SAFE_INTEGER)]
-"""A number of things in a status."""
+Count = Annotated[WholeNumber, Field(ge=0, le=2**31 - 1)]
+"""A number of things in a status; the scale subresource takes no more."""
+Generation = Annotated[WholeNumber, Field(ge=0, le=MAX_SAFE_INTEGER)]
+"""A `metadata.generation` that was looked at."""
 ShortText = Annotated[str, StringConstraints(max_length=253)]
 """A name in a status."""
 LongText = Annotated[str, StringConstraints(max_length=MAX_TEXT), BeforeValidator(_cut_text)]
 """A sentence in a status: cut with a mark at 1024 characters, never refused."""
-TimeText = Annotated[str, StringConstraints(max_length=40), Field(json_schema_extra={"format": "date-time"})]
+TimeText = Annotated[
+    str,
+    StringConstraints(
+        pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})$",
+        max_length=35,
+    ),
+]
 """An RFC 3339 time in a status."""
 
 ObjectName = Annotated[

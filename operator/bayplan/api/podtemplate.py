@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, StringConstraints
 
 from bayplan.api.engineargs import EnvName
-from bayplan.api.meta import ATOMIC, Keyed, LabelKey, LabelValue, ObjectName, Schema, WholeNumber
+from bayplan.api.meta import ATOMIC, Flag, Keyed, LabelKey, LabelValue, ObjectName, Schema, WholeNumber
 from bayplan.api.rules import Rule
 
 OWN_VOLUME_PREFIX = "bayplan-"
@@ -28,7 +28,7 @@ MAX_WHOLE_QUANTITY = 10**15 - 1
 Quantity = Annotated[
     str,
     StringConstraints(
-        pattern=r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", min_length=1, max_length=32
+        pattern=r"^[0-9]{1,15}(\.[0-9]{1,9})?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", min_length=1, max_length=27
     ),
     BeforeValidator(_quantity_text),
     Field(json_schema_extra={"x-kubernetes-int-or-string": True, "minimum": 0, "maximum": MAX_WHOLE_QUANTITY}),
@@ -67,7 +67,7 @@ class KeySelector(Schema):
     """Name of the Secret or ConfigMap."""
     key: Annotated[str, StringConstraints(pattern=r"^\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*$", min_length=1, max_length=253)]
     """Key whose value is taken."""
-    optional: bool = False
+    optional: Flag = False
     """Start the engine also when the object or the key does not exist."""
 
 
@@ -148,7 +148,7 @@ class Volume(Schema):
         ),
     ]
     """Absolute path in the engine container, without empty, `.` or `..` parts."""
-    read_only: bool = False
+    read_only: Flag = False
     """Mount without the right to write."""
     persistent_volume_claim: ClaimSource | None = None
     """A claim in the model's namespace, for example with the weights."""

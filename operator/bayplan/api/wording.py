@@ -12,7 +12,7 @@ def accepted(schema: Json) -> str:
     words = {
         "integer": "a whole number from {minimum} to {maximum}",
         "number": "a number {lower} {minimum} to {maximum}",
-        "string": "a time in RFC 3339 form" if "format" in schema else "text of {minLength} to {maxLength} characters",
+        "string": "text of {minLength} to {maxLength} characters",
         "boolean": "true or false",
         "array": "a list of at most {maxItems} entries",
         "object": "an object" if "properties" in schema else "a map of at most {maxProperties} entries",

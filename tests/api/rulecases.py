@@ -1,0 +1,245 @@
+"""Accept and reject examples for each rule in CEL, as changes to the full spec; and what else a bound needs changed."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bayplan.api.engineargs import RESERVED_ENV, RESERVED_FLAGS
+from tests.api.boundaries import Json, Location, change, put
+from tests.api.specs import FULL_SPEC
+
+ABSENT = object()
+Edits = dict[Location, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleCase:
+    """Examples for the rule at `path` whose message contains `says`; each example is a set of edits."""
+
+    path: str
+    says: str
+    accept: list[Edits] = field(default_factory=list)
+    reject: list[Edits] = field(default_factory=list)
+
+
+def edited(edits: Edits, full: Json = FULL_SPEC) -> Json:
+    """Return a copy of the full spec with the edits; ABSENT removes."""
+    for location, value in edits.items():
+        full = (
+            change(full, location, lambda parent, key: parent.pop(key))
+            if value is ABSENT
+            else put(full, location, value)
+        )
+    return full
+
+
+def _values(location: Location, *values: Any) -> list[Edits]:
+    return [{location: value} for value in values]
+
+
+def _spellings(flag: str) -> list[str]:
+    forms = [flag, f"{flag}=1", f"{flag} 1"]
+    if flag.startswith("--"):
+        forms += [flag.replace("-", "_").replace("__", "--", 1), flag[:3], flag[:-1], f"{flag[:-1]}=1"]
+    return forms
+
+
+_HEADS: Location = ("model", "architecture", "attentionHeads")
+_KV_HEADS: Location = ("model", "architecture", "kvHeads")
+_ARGS: Location = ("engine", "args", 0)
+_TOLERATION: Location = ("placement", "tolerations", 0)
+_REQUESTS: Location = ("template", "resources", "requests")
+_LIMITS: Location = ("template", "resources", "limits")
+_SOURCE: Location = ("template", "env", 0, "valueFrom")
+_VOLUME: Location = ("template", "volumes", 0)
+_CONFIG_VOLUME: Location = ("template", "volumes", 1)
+
+RULE_CASES = [
+    RuleCase(
+        path="spec.model.uri",
+        says="'..'",
+        accept=_values(
+            ("model", "uri"), "hf://org/a.b", "pvc://claim/a/b", "file:///models/a", "s3://bucket/a", "oci://r/a:1"
+        ),
+        reject=_values(("model", "uri"), "pvc://claim/a/../b", "file:///a/..", "s3://bucket/.."),
+    ),
+    RuleCase(
+        path="spec.model.architecture",
+        says="multiple of kvHeads",
+        accept=[{_HEADS: 32, _KV_HEADS: 32}, {_HEADS: 32, _KV_HEADS: 1}],
+        reject=[{_HEADS: 32, _KV_HEADS: 5}, {_HEADS: 8, _KV_HEADS: 16}],
+    ),
+    RuleCase(
+        path="spec.engine.args[]",
+        says="must not be a flag",
+        accept=_values(
+            _ARGS,
+            "--seed",
+            "--seed=1",
+            "-",
+            "--",
+            "-1",
+            "-O3",
+            "value",
+            "--max-num-batched-tokens=8192",
+            "--enable_prefix_caching",
+            "--config-format",
+            "--model-impl=auto",
+            "a=--model",
+            "--",
+            "_",
+        ),
+        reject=_values(_ARGS, *(form for flag in RESERVED_FLAGS for form in _spellings(flag)), "-n2", "-r0", "-t"),
+    ),
+    *(
+        RuleCase(
+            path=path,
+            says="which GPUs or address",
+            accept=_values(location, "CUDA_VISIBLE_DEVICES_OF_MINE", "cuda_visible_devices"),
+            reject=_values(location, *RESERVED_ENV),
+        )
+        for path, location in (
+            ("spec.engine.env[].name", ("engine", "env", 0, "name")),
+            ("spec.template.env[].name", ("template", "env", 0, "name")),
+        )
+    ),
+    RuleCase(
+        path="spec.placement.nodeSelector",
+        says="keys must have at most 253",
+        accept=_values(
+            ("placement", "nodeSelector"), {"a": "b"}, {"example.com/A_b.c": ""}, {"a" * 189 + "/" + "b" * 63: ""}
+        ),
+        reject=_values(
+            ("placement", "nodeSelector"),
+            {"-a": "b"},
+            {"": "b"},
+            {"a/": "b"},
+            {"A.com/b": "c"},
+            {"a" * 64: "b"},
+            {"a" * 190 + "/" + "b" * 63: ""},
+            {"a b": "c"},
+            {"a\n": "c"},
+        ),
+    ),
+    RuleCase(
+        path="spec.placement.tolerations[]",
+        says="operator must be Exists",
+        accept=[{_TOLERATION: {"operator": "Exists"}}, {_TOLERATION: {"key": "a"}}],
+        reject=[{_TOLERATION: {}}, {_TOLERATION: {"operator": "Equal", "value": "a"}}],
+    ),
+    RuleCase(
+        path="spec.placement.tolerations[]",
+        says="value must be empty",
+        accept=[
+            {_TOLERATION: {"key": "a", "operator": "Exists", "value": ""}},
+            {_TOLERATION: {"key": "a", "value": "b"}},
+        ],
+        reject=[{_TOLERATION: {"key": "a", "operator": "Exists", "value": "b"}}],
+    ),
+    RuleCase(
+        path="spec.placement.tolerations[]",
+        says="effect must be NoExecute",
+        accept=[{_TOLERATION: {"key": "a", "effect": "NoExecute", "tolerationSeconds": 0}}],
+        reject=[
+            {_TOLERATION: {"key": "a", "tolerationSeconds": 0}},
+            {_TOLERATION: {"key": "a", "effect": "NoSchedule", "tolerationSeconds": 1}},
+        ],
+    ),
+    RuleCase(
+        path="spec.template.resources",
+        says="requests must not exceed limits",
+        accept=[
+            {_REQUESTS: {"cpu": "8000m"}, _LIMITS: {"cpu": 8}},
+            {_REQUESTS: {"memory": "1Gi"}, _LIMITS: {"cpu": 1}},
+            {_REQUESTS: {"memory": "1024Mi"}, _LIMITS: {"memory": "1Gi"}},
+            {_REQUESTS: ABSENT},
+            {_LIMITS: ABSENT},
+        ],
+        reject=[
+            {_REQUESTS: {"cpu": "8001m"}, _LIMITS: {"cpu": 8}},
+            {_REQUESTS: {"memory": "1Gi"}, _LIMITS: {"memory": "1G"}},
+            {_REQUESTS: {"memory": "1Ti"}, _LIMITS: {"memory": "1023Gi"}},
+            {_REQUESTS: {"memory": "1k"}, _LIMITS: {"memory": "0.9Ki"}},
+            {_REQUESTS: {"memory": "1P"}, _LIMITS: {"memory": "999T"}},
+        ],
+    ),
+    *(
+        RuleCase(
+            path=f"spec.template.resources.{member}",
+            says="keys must be one of",
+            accept=[{("template", "resources", member): {"ephemeral-storage": "10Gi"}}],
+            reject=[{("template", "resources", member): {"nvidia.com/gpu": 1}}],
+        )
+        for member in ("requests", "limits")
+    ),
+    RuleCase(
+        path="spec.template.env[].valueFrom",
+        says="exactly one of secretKeyRef, configMapKeyRef",
+        accept=[
+            {_SOURCE: {"secretKeyRef": {"name": "a", "key": "b"}}},
+            {_SOURCE: {"configMapKeyRef": {"name": "a", "key": "b"}}},
+        ],
+        reject=[
+            {_SOURCE: {}},
+            {_SOURCE: {"secretKeyRef": {"name": "a", "key": "b"}, "configMapKeyRef": {"name": "a", "key": "b"}}},
+        ],
+    ),
+    RuleCase(
+        path="spec.template.volumes[]",
+        says="exactly one of persistentVolumeClaim, configMap, secret, emptyDir",
+        accept=[
+            {(*_CONFIG_VOLUME, "configMap"): ABSENT, (*_CONFIG_VOLUME, source): body}
+            for source, body in (
+                ("persistentVolumeClaim", {"claimName": "a"}),
+                ("configMap", {"name": "a"}),
+                ("secret", {"name": "a"}),
+                ("emptyDir", {}),
+            )
+        ],
+        reject=[{(*_CONFIG_VOLUME, "configMap"): ABSENT}, {(*_CONFIG_VOLUME, "emptyDir"): {}}],
+    ),
+    RuleCase(
+        path="spec.template.volumes[].name",
+        says="must not start with bayplan-",
+        accept=_values((*_VOLUME, "name"), "bayplan", "my-bayplan-a"),
+        reject=_values((*_VOLUME, "name"), "bayplan-shm", "bayplan-a"),
+    ),
+    RuleCase(
+        path="spec.template.volumes[].mountPath",
+        says="own mounts",
+        accept=_values((*_VOLUME, "mountPath"), "/dev/shmem", "/mnt/models", "/mnt", "/root/.cache"),
+        reject=_values((*_VOLUME, "mountPath"), "/dev/shm", "/dev/shm/a", "/mnt/model", "/mnt/model/a/b"),
+    ),
+    RuleCase(
+        path="spec.template.volumes",
+        says="mountPath must be different",
+        accept=_values((*_VOLUME, "mountPath"), "/etc/engine2"),
+        reject=_values((*_VOLUME, "mountPath"), "/etc/engine"),
+    ),
+    RuleCase(
+        path="spec",
+        says="concurrency must not exceed",
+        accept=[{("concurrency",): 64}, {("concurrency",): ABSENT}, {("engine", "maxNumSeqs"): ABSENT}],
+        reject=[{("concurrency",): 65}],
+    ),
+    RuleCase(
+        path="spec",
+        says="either in engine.env or in template.env",
+        accept=[{("engine", "env"): ABSENT}, {("template", "env"): ABSENT}, {("template",): ABSENT}],
+        reject=_values(("engine", "env", 0, "name"), "HF_TOKEN", "REGION"),
+    ),
+]
+"""Examples for every rule that looks at one spec. Rules about a change have tests of their own."""
+
+COMPANIONS: dict[str, Edits] = {
+    "spec.model.architecture.attentionHeads": {_KV_HEADS: 1},
+    "spec.model.architecture.kvHeads": {_HEADS: 4096},
+    "spec.engine.maxNumSeqs": {("concurrency",): 1},
+    "spec.concurrency": {("engine", "maxNumSeqs"): ABSENT},
+    "spec.placement.tolerations[].operator": {(*_TOLERATION, "value"): ""},
+    "spec.placement.tolerations[].effect": {(*_TOLERATION, "tolerationSeconds"): ABSENT},
+    "spec.template.resources.requests": {_LIMITS: ABSENT},
+    "spec.template.resources.requests.*": {_LIMITS: ABSENT},
+    "spec.template.resources.limits": {_REQUESTS: ABSENT},
+    "spec.template.resources.limits.*": {_REQUESTS: ABSENT},
+}
+"""Edits that keep the rules over several fields satisfied while one field goes to its bound."""
