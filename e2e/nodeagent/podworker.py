@@ -191,7 +191,7 @@ class PodWorker:
             start_time=self._start_time,
             host_ip=self._node.address,
             pod_ip=self.ip or None,
-            stopped=self._stopped,
+            stopped=self._stopped or (bool(self.containers) and all(item.finished for item in self.containers)),
             rejection=self._rejection,
         )
 

@@ -81,6 +81,8 @@ class Bench:
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 5,
                 "nodeSelector": {"kubernetes.io/hostname": node},
+                # A new node is tainted for seconds until the node controller has seen it; few tests are about that.
+                "tolerations": [{"key": "node.kubernetes.io/not-ready", "operator": "Exists"}],
                 "containers": [container],
             }
             | spec,
@@ -154,3 +156,11 @@ def main_state(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     statuses = pod.get("status", {}).get("containerStatuses") or [{}]
     found: Mapping[str, Any] = statuses[0]
     return found
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that only waits for its parent's notice does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

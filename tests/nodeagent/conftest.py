@@ -36,7 +36,4 @@ async def bench(cluster: Cluster, namespace: str, tmp_path: Path) -> AsyncIterat
             log_dir=tmp_path / "logs",
         )
         await stack.enter_async_context(agent)
-        found = Bench(agent=agent, api=api, namespace=namespace, prefix=prefix, state_dir=state_dir)
-        for number in (1, 2):
-            await found.until_node(found.node(number), lambda node: not node["spec"].get("taints"))
-        yield found
+        yield Bench(agent=agent, api=api, namespace=namespace, prefix=prefix, state_dir=state_dir)
