@@ -1,0 +1,1 @@
+"""Whole stories on a local cluster: control plane, node agent, operator, engines."""
