@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import yaml
 from kubernetes.client import Configuration
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.incluster_config import (
@@ -71,7 +72,7 @@ def load_kubeconfig(path: str | None = None, *, context: str | None = None) -> A
         entry = config["users"].get_with_name(current["user"], safe=True) if current.get("user") else None
         user = entry.value["user"] or {} if entry else {}
         base = Path(entry.path).expanduser().parent if entry else Path()
-    except (ConfigException, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+    except (ConfigException, yaml.YAMLError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise CredentialsError(f"kubeconfig {paths!r}: {error}") from error
     authorization = configuration.get_api_key_with_prefix("BearerToken")
     if authorization is None and configuration.cert_file is None and ("exec" in user or "auth-provider" in user):

@@ -136,7 +136,7 @@ class EventRecorder:
     def _queue_grown_series(self) -> None:
         now = self._clock.time()
         for entry in self._entries.values():
-            grown = entry.count > max(1, entry.written_count)
+            grown = entry.count > entry.written_count
             if grown and not entry.queued and now - entry.written_at >= SERIES_SECONDS:
                 entry.queued = True
                 self._queue.append(entry)
@@ -159,8 +159,8 @@ class EventRecorder:
             logger.info("event %s not written: %s", entry.identity[2], error)
             await sleep(self._clock, getattr(error, "retry_after", None) or 0.0)
             return
+        entry.written_count = 1 if entry.body is not None else count
         entry.body = None
-        entry.written_count = count
         entry.written_at = self._clock.time()
 
     def _body(self, subject: Subject, type_: EventType, reason: str, note: str, *, action: str, stamp: str) -> Json:
