@@ -15,11 +15,13 @@ import aiohttp
 from bayplan.api.names import ENGINE_PORT
 from e2e.localcluster.client import ApiError
 from e2e.localcluster.kubeconfig import Access, read_kubeconfig
+from e2e.nodeagent.container import first_of
 from e2e.nodeagent.devices import AddressPool
 from e2e.nodeagent.images import ImageRule, default_rules
 from e2e.nodeagent.inventory import Inventory
 from e2e.nodeagent.kubeapi import KubeApi, Object, follow
-from e2e.nodeagent.node import Node, NodeCondition
+from e2e.nodeagent.node import Node
+from e2e.nodeagent.nodecondition import NodeCondition
 from e2e.nodeagent.podworker import PodWorker
 from e2e.nodeagent.processes import Watchdog
 from e2e.nodeagent.services import PodDirectory, Pulse, Services
@@ -100,7 +102,7 @@ class NodeAgent:
         self._stopped = False
         self._failure = asyncio.get_running_loop().create_future()
         self.log_dir.mkdir(parents=True, exist_ok=True)
-        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+        session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
         self.services = Services(
             api=KubeApi(self._access, session),
             session=session,
@@ -118,16 +120,18 @@ class NodeAgent:
             raise
 
     async def _bring_up(self) -> None:
-        pool = AddressPool(self.network, self.services.directory.used_addresses)
         specs = self._inventory.nodes()
-        # Node addresses come from the end of the block, pods' from its beginning.
-        last = int(self.network.broadcast_address)
+        try:
+            pool = AddressPool(self.network, nodes=len(specs), in_use=self.services.directory.used_addresses)
+        except ValueError as error:
+            raise AgentError(str(error)) from None
+        version = str((await self.services.api.request("GET", "/version"))["gitVersion"])
         for position, spec in enumerate(specs):
-            address = str(type(self.network.network_address)(last - 1 - position))
-            self.nodes[spec.name] = Node(spec, address, pool, self.services)
+            self.nodes[spec.name] = Node(spec, pool.node_address(position), version, pool, self.services)
+        await asyncio.gather(*(node.register() for node in self.nodes.values()))
         interval = self.settings.lease_interval_seconds
         for position, node in enumerate(self.nodes.values()):
-            await node.register()
+            # Spread over half an interval, so that renewals of many nodes do not come in one burst.
             self._spawn(node.keep_lease(interval * (0.5 + position / (2 * len(specs)))), f"lease {node.name}")
         self._spawn(
             follow(self.services.api, "/api/v1/nodes", {}, replace=self._nodes_listed, change=self._node_changed),
@@ -138,7 +142,7 @@ class NodeAgent:
             follow(self.services.api, "/api/v1/pods", selector, replace=self._pods_listed, change=self._pod_changed),
             "pods",
         )
-        await self._listed.wait()
+        await first_of(self._listed.wait(), self.run())
 
     async def stop(self) -> None:
         """End every container and every task. With `remove_nodes_on_stop` the nodes and their pods are deleted."""
@@ -183,7 +187,7 @@ class NodeAgent:
         """Wait until something in the agent fails unexpectedly, and raise that."""
         if self._failure is None:
             raise AgentError("the agent is not started")
-        await self._failure
+        await asyncio.shield(self._failure)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

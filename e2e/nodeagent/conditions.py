@@ -1,4 +1,4 @@
-"""Pod and node conditions as a kubelet keeps them: its own types are replaced one by one, foreign ones are kept."""
+"""Pod and node conditions as a kubelet states them: only its own types, which the API server merges by type."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,16 +15,6 @@ def stamp(observed: Iterable[Mapping[str, Any]], own: Iterable[Condition], *, no
         same = old is not None and old["status"] == condition["status"] and old.get("lastTransitionTime")
         stamped.append(condition | {"lastTransitionTime": old["lastTransitionTime"] if old and same else now})
     return stamped
-
-
-def merge_by_type(observed: Sequence[Mapping[str, Any]], own: Iterable[Mapping[str, Any]]) -> list[Condition]:
-    """Return `observed` with each own condition in place of the one of its type; null fields are removed."""
-    merged = {item["type"]: dict(item) for item in observed}
-    for condition in own:
-        merged[condition["type"]] = {
-            key: value for key, value in {**merged.get(condition["type"], {}), **condition}.items() if value is not None
-        }
-    return list(merged.values())
 
 
 def _condition(kind: str, *, true: bool, reason: str | None = None, message: str | None = None) -> Condition:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from e2e.nodeagent.node import NodeCondition
+from e2e.nodeagent.nodecondition import NodeCondition
 
 app = typer.Typer(
     help="Speak to a running node agent.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False

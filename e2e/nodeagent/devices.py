@@ -87,24 +87,33 @@ class DeviceLedger:
 
 
 class AddressPool:
-    """Hands out addresses of a network in order, so that one is not reused soon after its pod left."""
+    """Hands out addresses of a network, to nodes from its end, to pods in order so that none is reused soon."""
 
-    def __init__(self, network: IPv4Network, in_use: Callable[[], Iterable[str]] = tuple) -> None:
-        """`in_use` names further addresses that must not be given out, such as those of pods from an earlier run."""
+    _FIRST = 256
+    """Pods' first offset; below it is the agent's claim on the network."""
+
+    def __init__(self, network: IPv4Network, *, nodes: int, in_use: Callable[[], Iterable[str]] = tuple) -> None:
+        """`in_use` names further addresses that pods must not get, such as those of pods from an earlier run.
+
+        Raises ValueError when the network is too small for the number of nodes.
+        """
         self._network = network
+        self._pods = network.num_addresses - self._FIRST - nodes - 1
+        if self._pods < 1:
+            raise ValueError(f"address base {network}: too small for {nodes} nodes and their pods")
         self._in_use = in_use
         self._held: set[int] = set()
         self._next = 0
 
-    def take(self) -> str:
-        """Return an address that nobody holds. Raises AdmissionError when the network is full.
+    def node_address(self, position: int) -> str:
+        """Return the address of the node at `position` (from 0)."""
+        return str(IPv4Address(int(self._network.broadcast_address) - 1 - position))
 
-        The first and last 256 addresses are left out: the claim on the network and the nodes' own ones are there.
-        """
-        size = self._network.num_addresses - 512
+    def take(self) -> str:
+        """Return an address that nobody holds. Raises AdmissionError when there is none."""
         foreign = set(self._in_use())
-        for _ in range(size):
-            offset = 256 + self._next % size
+        for _ in range(self._pods):
+            offset = self._FIRST + self._next % self._pods
             self._next += 1
             address = str(IPv4Address(int(self._network.network_address) + offset))
             if offset not in self._held and address not in foreign:
@@ -113,5 +122,5 @@ class AddressPool:
         raise AdmissionError(f"no free pod address in {self._network}")
 
     def release(self, address: str) -> None:
-        """Take an address back."""
+        """Take a pod's address back."""
         self._held.discard(int(IPv4Address(address)) - int(self._network.network_address))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ Object = dict[str, Any]
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 
+logger = logging.getLogger(__name__)
 _PAGE = 500
 _WATCH_SECONDS = 300
 
@@ -133,8 +135,10 @@ async def follow(
         except ApiError as error:
             version = ""
             if error.status != 410:
+                logger.warning("%s: %s", path, error)
                 await asyncio.sleep(delay)
                 delay = min(delay * 2, 5.0)
-        except (aiohttp.ClientError, TimeoutError, OSError):
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            logger.info("%s: %s", path, error)
             await asyncio.sleep(delay)
             delay = min(delay * 2, 5.0)

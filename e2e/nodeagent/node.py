@@ -5,7 +5,6 @@ import logging
 import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 import aiohttp
@@ -15,6 +14,7 @@ from e2e.nodeagent.conditions import covers, node_conditions, stamp
 from e2e.nodeagent.devices import AddressPool, AdmissionError, DeviceLedger, requested_devices
 from e2e.nodeagent.inventory import GPU_RESOURCES, NodeSpec
 from e2e.nodeagent.kubeapi import MERGE, STRATEGIC_MERGE, Object
+from e2e.nodeagent.nodecondition import NodeCondition
 from e2e.nodeagent.services import Services, now_text
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -22,23 +22,11 @@ _RETRY_SECONDS = 0.5
 logger = logging.getLogger(__name__)
 
 
-class NodeCondition(StrEnum):
-    """How a node fares.
-
-    `dead`: no power, its processes are gone. `partitioned`: they run on, nothing is reported. `frozen`: like
-    partitioned, and its processes stand still, so that connections to them hang.
-    """
-
-    LIVE = "live"
-    DEAD = "dead"
-    PARTITIONED = "partitioned"
-    FROZEN = "frozen"
-
-
 class Node:
     """The kubelet's side of one Node object."""
 
-    def __init__(self, spec: NodeSpec, address: str, addresses: AddressPool, services: Services) -> None:
+    def __init__(self, spec: NodeSpec, address: str, version: str, addresses: AddressPool, services: Services) -> None:
+        """`version` is the kubelet version to report."""
         self.spec = spec
         self.address = address
         self.condition = NodeCondition.LIVE
@@ -46,6 +34,7 @@ class Node:
         self.online.set()
         self.devices = {resource: DeviceLedger(resource, total) for resource, total in spec.devices.items()}
         self.lease_renewed_at: str | None = None
+        self._version = version
         self._addresses = addresses
         self._services = services
         self._uid: str | None = None
@@ -127,7 +116,7 @@ class Node:
                 "containerRuntimeVersion": "nodeagent://1",
                 "kernelVersion": "simulated",
                 "kubeProxyVersion": "",
-                "kubeletVersion": "nodeagent",
+                "kubeletVersion": self._version,
                 "machineID": self.name,
                 "operatingSystem": "linux",
                 "osImage": "simulated",

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from e2e.nodeagent.conditions import covers, pod_conditions, stamp
+from e2e.nodeagent.conditions import pod_conditions, stamp
 from e2e.nodeagent.containerstate import ContainerState
 
 
@@ -66,8 +66,3 @@ def build_status(view: PodView, observed: Mapping[str, Any], *, now: str) -> dic
     if view.pod_ip is not None:
         status |= {"podIP": view.pod_ip, "podIPs": [{"ip": view.pod_ip}]}
     return status
-
-
-def is_reported(observed: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
-    """Return whether the API server already shows all of `status`."""
-    return covers(observed, status)

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 import aiohttp
 
 from e2e.localcluster.client import ApiError
+from e2e.nodeagent.conditions import covers
 from e2e.nodeagent.container import ContainerWorker, GracePeriod
 from e2e.nodeagent.containerstate import ContainerState
 from e2e.nodeagent.devices import AdmissionError
 from e2e.nodeagent.kubeapi import STRATEGIC_MERGE, Object
-from e2e.nodeagent.podstatus import PodView, build_status, is_reported
+from e2e.nodeagent.podstatus import PodView, build_status
 from e2e.nodeagent.services import Services, now_text
 
 _RETRY_CAP_SECONDS = 5.0
@@ -240,7 +241,7 @@ class PodWorker:
         if not self._deleted and not ended_before:
             observed = self.pod.get("status") or {}
             status = build_status(self.view(), observed, now=now_text())
-            if not is_reported(observed, status):
+            if not covers(observed, status):
                 # These lists merge by address, and a new address must not be added to the old one.
                 replaced = {key: [*status[key], {"$patch": "replace"}] for key in _MERGED_LISTS if key in status}
                 body = {"metadata": {"uid": self.uid}, "status": status | replaced}

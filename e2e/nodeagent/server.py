@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from e2e.nodeagent.agent import AgentError, NodeAgent
-from e2e.nodeagent.node import NodeCondition
+from e2e.nodeagent.nodecondition import NodeCondition
 
 _MAX_WAIT_SECONDS = 300.0
 

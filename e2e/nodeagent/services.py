@@ -1,7 +1,7 @@
 """What the parts of one agent share: API client, sessions, the pods it knows, and a pulse on every change."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,8 +85,3 @@ class Services:
 def now_text() -> str:
     """Return the current time as Kubernetes writes it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def selected(source: Mapping[str, object], *keys: str) -> dict[str, object]:
-    """Return the given keys of a mapping, without those that are None."""
-    return {key: source[key] for key in keys if source.get(key) is not None}

@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
-from e2e.nodeagent.node import Node, NodeCondition
+from e2e.nodeagent.node import Node
+from e2e.nodeagent.nodecondition import NodeCondition
 from e2e.nodeagent.podstatus import pod_phase
 from e2e.nodeagent.podworker import PodWorker
 from e2e.nodeagent.services import Services

@@ -9,17 +9,11 @@ from typing import Any
 import pytest
 
 from e2e.localcluster import ApiError, KubeApi
-from e2e.nodeagent import (
-    AgentSettings,
-    AgentState,
-    ContainerRequest,
-    ImageRule,
-    Launch,
-    NodeAgent,
-    build_pause,
-    default_rules,
-)
-from e2e.nodeagent.images import base_environment
+from e2e.nodeagent.agent import NodeAgent
+from e2e.nodeagent.images import ContainerRequest, ImageRule, base_environment, build_pause, default_rules
+from e2e.nodeagent.processes import Launch
+from e2e.nodeagent.settings import AgentSettings
+from e2e.nodeagent.state import AgentState
 
 FAST = AgentSettings(
     lease_interval_seconds=1.0,

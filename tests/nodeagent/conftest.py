@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from e2e.localcluster import Cluster
-from e2e.nodeagent import NodeAgent, parse_inventory
+from e2e.nodeagent.agent import NodeAgent
+from e2e.nodeagent.inventory import parse_inventory
 from tests.nodeagent.bench import FAST, RULES, Bench
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from e2e.nodeagent.conditions import covers, merge_by_type, pod_conditions, stamp
+from e2e.nodeagent.conditions import covers, pod_conditions, stamp
 
 WARM = {"type": "bayplan.dev/warm", "status": "True", "reason": "Generated"}
 
@@ -60,16 +60,6 @@ def test_unready_container_comes_before_gates() -> None:
 def test_ended_pod_is_unready_whatever_its_gates_say(phase: str, reason: str) -> None:
     found = ready(gates=["bayplan.dev/warm"], observed=[WARM], phase=phase)
     assert (found["status"], found["reason"]) == ("False", reason)
-
-
-def test_merge_keeps_foreign_conditions_and_drops_nulls() -> None:
-    observed = [WARM, {"type": "Ready", "status": "False", "reason": "ContainersNotReady"}]
-    merged = merge_by_type(observed, [{"type": "Ready", "status": "True", "reason": None}])
-    assert merged == [WARM, {"type": "Ready", "status": "True"}]
-
-
-def test_merge_adds_types_that_were_not_there() -> None:
-    assert merge_by_type([WARM], [{"type": "Ready", "status": "True"}])[1]["type"] == "Ready"
 
 
 def test_transition_time_moves_only_with_the_status() -> None:

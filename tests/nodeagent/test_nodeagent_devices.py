@@ -95,25 +95,39 @@ def test_restored_devices_are_given_out_again() -> None:
     ledger.take("a", 4)
 
 
+BLOCK = IPv4Network("127.20.0.0/22")
+
+
 def test_addresses_differ_and_are_not_reused_at_once() -> None:
-    pool = AddressPool(IPv4Network("127.20.0.0/22"))
+    pool = AddressPool(BLOCK, nodes=1)
     first = pool.take()
     pool.release(first)
     second = pool.take()
     assert first != second
-    assert {first, second} <= {str(address) for address in IPv4Network("127.20.0.0/22")}
+    assert {first, second} <= {str(address) for address in BLOCK}
 
 
 def test_addresses_of_foreign_pods_are_left_out() -> None:
-    pool = AddressPool(IPv4Network("127.20.0.0/22"), lambda: ["127.20.1.0"])
+    pool = AddressPool(BLOCK, nodes=1, in_use=lambda: ["127.20.1.0"])
     assert pool.take() == "127.20.1.1"
 
 
 def test_full_network_refuses_and_takes_the_first_one_that_comes_back() -> None:
-    pool = AddressPool(IPv4Network("127.20.0.0/22"))
-    taken = [pool.take() for _ in range(1024 - 512)]
+    nodes = 300
+    pool = AddressPool(BLOCK, nodes=nodes)
+    taken = [pool.take() for _ in range(1024 - 256 - nodes - 1)]
     assert len(set(taken)) == len(taken)
+    assert not set(taken) & {pool.node_address(position) for position in range(nodes)}
     with pytest.raises(AdmissionError, match="no free pod address in"):
         pool.take()
     pool.release(taken[7])
     assert pool.take() == taken[7]
+
+
+@pytest.mark.parametrize(("nodes", "fits"), [(766, True), (767, False)])
+def test_network_must_hold_its_nodes_and_one_pod(nodes: int, fits: bool) -> None:
+    if fits:
+        assert AddressPool(BLOCK, nodes=nodes).take() == "127.20.1.0"
+    else:
+        with pytest.raises(ValueError, match="too small for 767 nodes"):
+            AddressPool(BLOCK, nodes=nodes)

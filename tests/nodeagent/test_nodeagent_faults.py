@@ -8,7 +8,9 @@ import aiohttp
 import pytest
 
 from e2e.localcluster import Cluster
-from e2e.nodeagent import AgentError, NodeAgent, NodeCondition, parse_inventory
+from e2e.nodeagent.agent import AgentError, NodeAgent
+from e2e.nodeagent.inventory import parse_inventory
+from e2e.nodeagent.nodecondition import NodeCondition
 from tests.nodeagent.bench import FAST, RULES, Bench, alive, condition, main_state
 
 pytestmark = pytest.mark.apiserver

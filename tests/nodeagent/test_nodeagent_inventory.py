@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from e2e.nodeagent import InventoryError, load_inventory, parse_inventory
+from e2e.nodeagent.inventory import InventoryError, load_inventory, parse_inventory
 
 INVENTORIES = Path(__file__).parents[2] / "e2e" / "inventories"
 L40S = {"product": "NVIDIA-L40S", "memoryMib": 46068, "computeCapability": "8.9"}

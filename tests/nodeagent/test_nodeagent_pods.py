@@ -229,6 +229,15 @@ async def test_name_of_a_later_pod_is_waited_for_and_becomes_its_address(bench: 
     assert terminated(ended)["message"] == f"http://{head['status']['podIP']}:8000"
 
 
+async def test_pod_finds_its_own_name(bench: Bench) -> None:
+    source = "import sys; print(sys.argv[1]); raise SystemExit(1)"
+    container = bench.script(source, terminationMessagePolicy="FallbackToLogsOnError")
+    container["args"] = [source, "head.group:29500"]
+    await bench.create(bench.pod("head-0", hostname="head", subdomain="group", container=container))
+    ended = await bench.until("head-0", lambda pod: pod["status"].get("phase") == "Failed")
+    assert terminated(ended)["message"] == f"{ended['status']['podIP']}:29500"
+
+
 async def test_simulator_serves_on_the_pods_address_and_makes_it_ready(bench: Bench) -> None:
     probe = {"httpGet": {"path": "/v1/models", "port": 8000}, "periodSeconds": 1, "failureThreshold": 60}
     container = {"image": "vllm/vllm-openai:v0.32.0", "args": ["org/tiny", "--max-model-len", "512"]}

@@ -6,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,7 @@ import pytest
 import yaml
 
 from e2e.localcluster import Cluster, KubeApi
-from e2e.nodeagent import NodeAgent
-from e2e.nodeagent.agent import AgentError
+from e2e.nodeagent.agent import AgentError, NodeAgent
 from e2e.nodeagent.server import ControlServer
 from tests.nodeagent.bench import Bench, alive
 
@@ -62,10 +61,68 @@ async def control(address: str, *words: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def until_dead(pids: list[int]) -> None:
+async def until_dead(pids: Iterable[int]) -> None:
+    """Wait for processes that are nobody's children here."""
     async with asyncio.timeout(10):
-        while any(alive(pid) for pid in pids):
+        while any(alive(pid) for pid in pids):  # noqa: ASYNC110 - the kernel tells only their parent
             await asyncio.sleep(0.02)
+
+
+SUPERVISOR = """
+import asyncio, os, pathlib, sys
+from e2e.nodeagent.processes import Launch, SubprocessContainer, Watchdog
+
+SOURCE = "import os, subprocess, sys, time; " \\
+    "c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); " \\
+    "print(c.pid, flush=True); time.sleep(600)"
+
+async def main():
+    folder, watchdog = pathlib.Path(sys.argv[1]), Watchdog()
+    launch = Launch(argv=[sys.executable, "-u", "-c", SOURCE], environment=dict(os.environ))
+    container = SubprocessContainer(launch, directory=folder, log=folder / "log", watchdog=watchdog)
+    print(container.pid, watchdog.pid, flush=True)
+    await container.wait()
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def supervised_container(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, int, int, int]]:
+    """Run a process with one container that has a child; gives the process, and pids of container, child, watchdog."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SUPERVISOR, str(folder)), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            container, watchdog = map(int, (await process.stdout.readline()).split())
+            log = folder / "log"
+            while not (text := log.read_text()).endswith("\n"):  # noqa: ASYNC110 - a file is all there is to watch
+                await asyncio.sleep(0.02)
+        yield process, container, int(text), watchdog
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_children_of_containers_end_with_a_killed_agent_too(tmp_path: Path) -> None:
+    async with supervised_container(tmp_path) as (process, container, child, watchdog):
+        assert alive(container)
+        assert alive(child)
+        process.kill()
+        await process.wait()
+        await until_dead([container, child, watchdog])
+
+
+async def test_containers_end_with_a_killed_agent_even_without_the_watchdog(tmp_path: Path) -> None:
+    async with supervised_container(tmp_path) as (process, container, child, watchdog):
+        os.kill(watchdog, signal.SIGKILL)
+        process.kill()
+        await process.wait()
+        await until_dead([container])
+        os.kill(child, signal.SIGKILL)
 
 
 def engine_pod(namespace: str, node: str) -> dict[str, Any]:
