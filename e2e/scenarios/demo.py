@@ -51,9 +51,10 @@ class Demo:
         self.tell.scene(
             1,
             "Six GPU nodes, three GPU kinds, two zones, three racks",
-            "Nodes are objects of a real API server; each carries the labels that GPU Feature Discovery writes.",
+            "Nodes are objects of a real API server, labelled as GPU Feature Discovery and Topograph do; tier-0 is the "
+            "rack's switch.",
         )
-        columns = "nvidia.com/gpu.product,topology.kubernetes.io/zone,topology.kubernetes.io/rack"
+        columns = "nvidia.com/gpu.product,topology.kubernetes.io/zone,fabric.topograph.run/tier-0"
         text = await self.tell.kubectl(f"get nodes -L {columns}")
         if text.count(" Ready ") != 6:
             raise SceneFailedError("not all six nodes are Ready")

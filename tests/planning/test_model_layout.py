@@ -232,10 +232,10 @@ class TestRecorded:
 
 
 class TestPools:
-    def test_products_come_in_the_users_order_else_by_name(self) -> None:
+    def test_products_come_in_the_users_order_else_smallest_first(self) -> None:
         fleet = Inventory((node("a"), node("b", 1, product=L4, memory_mib=L4_MIB)))
 
-        assert [p.gpu_product for p in gpu_pools(spec(), fleet)] == [H100, L4]
+        assert [p.gpu_product for p in gpu_pools(spec(), fleet)] == [L4, H100]
         asked = spec(placement={"gpuProducts": [L4, "H100-80GB-HBM3"]})
         assert [p.gpu_product for p in gpu_pools(asked, fleet)] == [L4, H100]
         assert [p.gpu_product for p in gpu_pools(spec(placement={"gpuProducts": [L4]}), fleet)] == [L4]

@@ -72,7 +72,9 @@ class LayoutDecision:
 
 
 def gpu_pools(spec: InferenceModelSpec, inventory: Inventory) -> tuple[GpuPool, ...]:
-    """The GPU products that the spec accepts and the inventory has, in the user's order of preference, else by name.
+    """The GPU products that the spec accepts and the inventory has, in the user's order, else smallest memory first.
+
+    Small before large, so that messages speak first of the GPUs that a model leaves to nobody larger.
 
     Shared GPUs count only where the user names their product: others may use the memory that a fit promises.
     """
@@ -85,8 +87,14 @@ def gpu_pools(spec: InferenceModelSpec, inventory: Inventory) -> tuple[GpuPool, 
         accepted = bare in wanted if wanted else node.sharing is not Sharing.SHARED
         if size and selected and accepted and MIG_INVALID not in bare:
             by_product.setdefault(bare, []).append(node)
-    order = sorted(by_product, key=lambda bare: (wanted.index(bare) if wanted else 0, bare))
-    return tuple(_pool(by_product[bare]) for bare in order)
+    pools = {bare: _pool(nodes) for bare, nodes in by_product.items()}
+    if wanted:
+        return tuple(pools[bare] for bare in sorted(pools, key=wanted.index))
+    return tuple(pools[bare] for bare in sorted(pools, key=lambda bare: (*_size(pools[bare]), bare)))
+
+
+def _size(pool: GpuPool) -> tuple[bool, int | Fraction]:
+    return pool.gpu_memory_mib is None, pool.gpu_memory_mib or 0
 
 
 def _pool(nodes: list[Node]) -> GpuPool:

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.quantities import PodRequest
-from bayplan.planning.quantities import quantity
+from bayplan.planning.quantities import PodRequest, quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +26,8 @@ class Quota:
 def quota_shortfall(quotas: Sequence[Quota], *, pods: int, per_pod: PodRequest, gpu_resource: str) -> str:
     """Return which quota is short for `pods` pods of `per_pod`, with the numbers; "" when there is room.
 
-    Equal to the limit passes. Unreadable quantities are left to admission.
+    Equal to the limit passes. What is not asked for cannot be short, even under a quota that was lowered below its use.
+    Unreadable quantities are left to admission.
     """
     asked: dict[str, int] = {
         "pods": pods,
@@ -42,7 +42,7 @@ def quota_shortfall(quotas: Sequence[Quota], *, pods: int, per_pod: PodRequest, 
         if quota.scoped:
             continue
         for resource, need in asked.items():
-            if resource not in quota.hard:
+            if need == 0 or resource not in quota.hard:
                 continue
             try:
                 scale = 1000 if resource.endswith("cpu") else 1

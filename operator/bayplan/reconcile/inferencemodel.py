@@ -1,8 +1,9 @@
 """The InferenceModel reconciler: from a key to the right pods, and one status write at the end if anything changed."""
 
+import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -93,6 +94,7 @@ class InferenceModelReconciler:
         events: EventSink,
         settings: ReconcileSettings,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         seed: int | None = None,
     ) -> None:
         self._port = port
@@ -111,9 +113,9 @@ class InferenceModelReconciler:
             fleet=fleet,
             groups=GroupWriter(port, fleet, now=now),
             children=children,
-            rechecker=Rechecker(port, topology=settings.topology, is_ours=self.owns),
-            warmups=WarmupTracker(engine, now=now),
-            drains=DrainTracker(engine, now=now),
+            rechecker=Rechecker(port, topology=settings.topology),
+            warmups=WarmupTracker(engine, now=now, sleep=sleep),
+            drains=DrainTracker(engine, now=now, sleep=sleep),
             quotas=quotas,
             limits=settings.group_limits,
             backoff=settings.backoff,
@@ -161,17 +163,29 @@ class InferenceModelReconciler:
         )
         wish = Wish(model=view.identity, spec=spec, target=target, plan=plan)
         work = ModelPass(self._tools, wish, view.key, changed=lambda: self._enqueue(view.key))
+        if not view.status.conditions and target.replicas:
+            # Reserving takes many requests; a GitOps tool takes an object without a status for done.
+            view = await self._write(view, self._status(view, wish, work))
         try:
             await work.run()
         except NameTakenError as error:
             work.findings.blocker = Blocker(Reason.ADMISSION_DENIED, str(error))
         self._report_strangers(view)
+        status = self._status(view, wish, work)
+        if status.pending_replicas:
+            self._pending.add(view.key)
+        else:
+            self._pending.discard(view.key)
+        await self._write(view, status)
+        return Result(requeue_after=min(work.findings.waits, default=None))
+
+    def _status(self, view: ModelView, wish: Wish, work: ModelPass) -> InferenceModelStatus:
         situation = Situation(
             name=view.key.name,
             generation=view.generation,
-            spec=spec,
-            target=target,
-            plan=plan,
+            spec=wish.spec,
+            target=wish.target,
+            plan=wish.plan,
             groups=work.groups,
             blocker=work.findings.blocker,
             warming={
@@ -180,13 +194,7 @@ class InferenceModelReconciler:
                 if group.stage is Stage.WARMING and (seen := self._tools.warmups.observe(group)) is not None
             },
         )
-        status = build_status(situation, view.status, now=self._now())
-        if status.pending_replicas:
-            self._pending.add(view.key)
-        else:
-            self._pending.discard(view.key)
-        await self._write(view, status)
-        return Result(requeue_after=min(work.findings.waits, default=None))
+        return build_status(situation, view.status, now=self._now())
 
     def _read(self, view: ModelView) -> _Known:
         known = self._known.get(view.uid)
@@ -229,10 +237,13 @@ class InferenceModelReconciler:
 
     # --- status and events -----------------------------------------------------------------------------------------
 
-    async def _write(self, view: ModelView, status: InferenceModelStatus) -> None:
-        """Apply the status if it differs from what the cache shows; one field manager owns all of it."""
+    async def _write(self, view: ModelView, status: InferenceModelStatus) -> ModelView:
+        """Apply the status if it differs from what the cache shows; one field manager owns all of it.
+
+        Returns the model as it then stands.
+        """
         if status == view.status:
-            return
+            return view
         body = {"status": status.to_wire()}
         try:
             raw = await self._port.apply(
@@ -244,9 +255,11 @@ class InferenceModelReconciler:
                 subresource="status",
             )
         except (NotFound, Conflict):
-            return
+            return view
         self._emit_changes(view, status)
-        self._models.put(view_model(raw))
+        written = view_model(raw)
+        self._models.put(written)
+        return written
 
     def _emit_changes(self, view: ModelView, status: InferenceModelStatus) -> None:
         before = {condition.type: condition for condition in view.status.conditions}
