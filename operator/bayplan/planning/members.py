@@ -143,6 +143,10 @@ class Member:
     """How much of `spec.affinity.nodeAffinity.required…` exists: 0 none to 3 all of it."""
     required_terms: int = 0
     """Required node selector terms that somebody else (an admission plugin) put there."""
+    owned: bool = False
+    """Whether its controller is an InferenceModel: without that, annotations are no reservation."""
+    pinned_node: str | None = None
+    """The only node that its affinity allows, once it was released; the scheduler may bind it there at any time."""
     ungated_at: datetime | None = None
     node: str | None = None
     phase: str = "Pending"
@@ -170,6 +174,11 @@ class Member:
     def terminal(self) -> bool:
         """Failed or Succeeded: holds no resources any more."""
         return self.phase in ("Failed", "Succeeded")
+
+    @property
+    def group_key(self) -> str:
+        """Group with its namespace: equal specs give equal group names in every namespace."""
+        return f"{self.namespace}/{self.group}"
 
     @property
     def warm(self) -> bool:
@@ -208,6 +217,11 @@ class Group:
     def head(self) -> Member:
         """Rank 0, or the first member of a group that has lost it."""
         return self.members[0]
+
+    @property
+    def key(self) -> str:
+        """Name with namespace, by which claims know it."""
+        return f"{self.head.namespace}/{self.name}"
 
     @property
     def revision(self) -> str:

@@ -147,24 +147,20 @@ class Fleet:
         for pod in self.pods.values():
             member = pod.member if pod.member is not None and self._is_ours(pod.member.owner_uid or "") else None
             if member is not None and member.rank is not None:
-                seen.setdefault(member.group, set()).add(member.rank)
+                seen.setdefault(member.group_key, set()).add(member.rank)
                 if member.rank == 0 and member.assignment is not None and not member.terminal and not member.deleting:
-                    ranks[member.group] = (member.assignment, member)
+                    ranks[member.group_key] = (member.assignment, member)
             if pod.terminal:
                 continue
             if pod.node is not None:
-                owner = member.group if member is not None else str(pod.key)
+                owner = member.group_key if member is not None else str(pod.key)
                 claims.append(_claim(pod, pod.node, owner, ClaimState.BOUND))
             elif member is not None:
                 waiting.append(pod)
         for pod in waiting:
-            member = pod.member
-            reservation = ranks.get(member.group) if member is not None else None
-            if member is not None and member.rank is not None and reservation is not None:
-                places = reservation[0].ranks
-                if member.rank < len(places):
-                    place = places[member.rank].node
-                    claims.append(_claim(pod, place, member.group, ClaimState.ASSIGNED))
+            place = _place_of(pod.member, ranks) if pod.member is not None else None
+            if pod.member is not None and place is not None:
+                claims.append(_claim(pod, place, pod.member.group_key, ClaimState.ASSIGNED))
         for group, (assignment, head) in ranks.items():
             # Creating rank 0 reserved the whole group: ranks that are still to be created count already.
             claims += [
@@ -225,6 +221,16 @@ class Fleet:
             self._cordoned_since.pop(new.node.name, None)
         else:
             self._cordoned_since.setdefault(new.node.name, self._now())
+
+
+def _place_of(member: Member, reservations: Mapping[str, tuple[Assignment, Member]]) -> str | None:
+    """Where an unbound member will be: the node that it was released to, else its place in the reservation."""
+    if member.pinned_node is not None:
+        return member.pinned_node
+    if member.group_key not in reservations or member.rank is None:
+        return None
+    places = reservations[member.group_key][0].ranks
+    return places[member.rank].node if member.rank < len(places) else None
 
 
 def _claim(pod: PodView, node: str, owner: str, state: ClaimState) -> Claim:

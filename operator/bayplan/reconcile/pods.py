@@ -4,7 +4,7 @@ Runs on every pod of the cluster while its JSON is parsed, so it keeps little, a
 annotations are whatever somebody wrote there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -35,7 +35,11 @@ class PodView:
     member: Member | None = None
 
     def live(self) -> LivePod:
-        """The record that the recheck uses."""
+        """The record that the recheck uses.
+
+        A pod with our labels that no InferenceModel controls holds what it is bound to, and reserves nothing. Whether
+        this process knows the model does not matter: another operator may have seen it first.
+        """
         return LivePod(
             uid=self.uid,
             node=self.node,
@@ -43,7 +47,7 @@ class PodView:
             cpu_millis=self.cpu_millis,
             memory_bytes=self.memory_bytes,
             terminal=self.terminal,
-            member=self.member,
+            member=self.member if self.member is not None and self.member.owned else None,
         )
 
 
@@ -81,6 +85,7 @@ def _member(
     is_warm = warm.get("status") == "True"
     gave_up = warm.get("status") == "False" and warm.get("reason") == names.WARMUP_FAILED
     depth, terms = _affinity(spec)
+    gated = names.SCHEDULING_GATE in gates
     rank = labels.get(names.LABEL_RANK, "")
     request = pod_request(spec)
     return Member(
@@ -98,10 +103,12 @@ def _member(
         created=_time(meta.get("creationTimestamp")) or _EPOCH,
         assignment=assignment,
         assignment_error=problem,
-        gated=names.SCHEDULING_GATE in gates,
-        gate_index=gates.index(names.SCHEDULING_GATE) if names.SCHEDULING_GATE in gates else -1,
+        gated=gated,
+        gate_index=gates.index(names.SCHEDULING_GATE) if gated else -1,
         affinity_depth=depth,
-        required_terms=terms,
+        required_terms=len(terms),
+        owned=_is_owned(meta),
+        pinned_node=None if gated else _pinned_node(terms),
         ungated_at=_time(annotations.get(names.ANNOTATION_UNGATED)),
         node=spec.get("nodeName") or None,
         phase=status.get("phase") or "Pending",
@@ -174,11 +181,37 @@ def _unschedulable(condition: Mapping[str, Any]) -> str:
     return ""
 
 
-def _affinity(spec: Mapping[str, Any]) -> tuple[int, int]:
-    depth, at = 0, spec
+def _affinity(spec: Mapping[str, Any]) -> tuple[int, Sequence[Mapping[str, Any]]]:
+    """How deep the required node affinity exists, and its terms."""
+    depth = 0
+    at: Mapping[str, Any] = spec
     for key in ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
         found = at.get(key)
         if not isinstance(found, Mapping):
-            return depth, 0
+            return depth, ()
         depth, at = depth + 1, found
-    return depth, len(at.get("nodeSelectorTerms") or ())
+    return depth, at.get("nodeSelectorTerms") or ()
+
+
+def _pinned_node(terms: Sequence[Mapping[str, Any]]) -> str | None:
+    """The node that every required term names; terms are alternatives, so one without a name pins nothing."""
+    pinned = {_named_node(term) for term in terms}
+    return pinned.pop() if len(pinned) == 1 else None
+
+
+def _named_node(term: Mapping[str, Any]) -> str | None:
+    for field in term.get("matchFields") or ():
+        values = list(field.get("values") or ())
+        if field.get("key") == "metadata.name" and field.get("operator") == "In" and len(values) == 1:
+            return str(values[0])
+    return None
+
+
+def _is_owned(meta: Mapping[str, Any]) -> bool:
+    """Whether an InferenceModel controls the pod, known to this process's caches or not."""
+    return any(
+        reference.get("controller")
+        and reference.get("kind") == names.INFERENCEMODEL_KIND
+        and str(reference.get("apiVersion")).startswith(f"{names.GROUP}/")
+        for reference in meta.get("ownerReferences") or ()
+    )

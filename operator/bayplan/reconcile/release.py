@@ -2,6 +2,9 @@
 
 Rechecks of many groups share one set of reads. A set that is under way serves nobody who arrives meanwhile, because it
 began before their POST.
+
+The order of the reads matters. A pod only ever moves from unbound to bound, so unbound pods are listed first and the
+nodes' pods after that: whoever is bound in between is seen twice, never missed.
 """
 
 import asyncio
@@ -11,12 +14,13 @@ from dataclasses import dataclass, field
 from bayplan.api import names
 from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
-from bayplan.cluster.resources import NODES, PODS
+from bayplan.cluster.resources import NODES, PODS, Key
 from bayplan.planning.inventory import Node
 from bayplan.planning.members import Group
 from bayplan.planning.nodes import node_from_api
 from bayplan.planning.reservation import LivePod, LiveReads, Recheck, recheck_group
 from bayplan.planning.topology import Topology
+from bayplan.reconcile.manifests import pod_name
 from bayplan.reconcile.pods import view_pod
 
 UNBOUND = "spec.nodeName="
@@ -34,10 +38,9 @@ class _Ticket:
 class Rechecker:
     """Batches rechecks over one set of live reads at a time."""
 
-    def __init__(self, port: Port, *, topology: Topology, is_ours: Callable[[str], bool]) -> None:
+    def __init__(self, port: Port, *, topology: Topology) -> None:
         self._port = port
         self._topology = topology
-        self._is_ours = is_ours
         self._waiting: list[_Ticket] = []
         self._worker: asyncio.Task[None] | None = None
 
@@ -74,8 +77,7 @@ class Rechecker:
                     ticket.answer.cancel()
                 raise
             for ticket in batch:
-                if not ticket.answer.done():
-                    ticket.answer.set_result(_verdict(ticket, reads))
+                _answer(ticket, reads)
 
     async def _read(self, batch: Sequence[_Ticket]) -> LiveReads:
         wanted = sorted(
@@ -86,11 +88,18 @@ class Rechecker:
                 for place in ticket.group.assignment.ranks
             }
         )
-        nodes_read = await asyncio.gather(*(self._node(name) for name in wanted))
-        per_node = await asyncio.gather(*(self._pods(f"spec.nodeName={name}") for name in wanted))
         unbound = await self._pods(UNBOUND, label_selector=names.LABEL_MODEL)
-        pods = [pod for found in (*per_node, unbound) for pod in found]
-        return LiveReads.of((node for node in nodes_read if node is not None), pods)
+        heads = await asyncio.gather(*(self._pod(key) for key in _unseen_heads(unbound)))
+        nodes = await asyncio.gather(*(self._node(name) for name in wanted))
+        bound = await asyncio.gather(*(self._pods(f"spec.nodeName={name}") for name in wanted))
+        pods = [*unbound, *(head for head in heads if head is not None), *(pod for found in bound for pod in found)]
+        return LiveReads.of((node for node in nodes if node is not None), pods)
+
+    async def _pod(self, key: Key) -> LivePod | None:
+        try:
+            return view_pod(await self._port.get(PODS, key.namespace, key.name)).live()
+        except NotFound:
+            return None
 
     async def _node(self, name: str) -> Node | None:
         try:
@@ -103,22 +112,29 @@ class Rechecker:
         found: list[LivePod] = []
         pages = self._port.list_pages(PODS, field_selector=field_selector, label_selector=label_selector)
         async for items, _ in pages:
-            for raw in items:
-                live = view_pod(raw).live()
-                if live.member is not None and not self._is_ours(live.member.owner_uid or ""):
-                    # Somebody else's pod with our labels holds what it holds, but its annotations are no reservation.
-                    live = LivePod(
-                        uid=live.uid,
-                        node=live.node,
-                        gpus=live.gpus,
-                        cpu_millis=live.cpu_millis,
-                        memory_bytes=live.memory_bytes,
-                        terminal=live.terminal,
-                    )
-                found.append(live)
+            found += [view_pod(raw).live() for raw in items]
         return found
 
 
-def _verdict(ticket: _Ticket, reads: LiveReads) -> Recheck:
-    admits = {name: ticket.admits(node) for name, node in reads.nodes.items()}
-    return recheck_group(ticket.group, reads, admits=admits, predecessors=ticket.predecessors)
+def _unseen_heads(unbound: Sequence[LivePod]) -> set[Key]:
+    """Names of the rank 0 of gated pods whose group was released in part: it is bound, perhaps to a node not read."""
+    members = [pod.member for pod in unbound if pod.member is not None]
+    seen = {member.group_key for member in members if member.rank == 0}
+    return {
+        Key(member.namespace, pod_name(member.group, 0))
+        for member in members
+        if member.gated and member.group and member.group_key not in seen
+    }
+
+
+def _answer(ticket: _Ticket, reads: LiveReads) -> None:
+    """Decide one ticket; whatever goes wrong with it is its own affair."""
+    if ticket.answer.done():
+        return
+    try:
+        admits = {name: ticket.admits(node) for name, node in reads.nodes.items()}
+        verdict = recheck_group(ticket.group, reads, admits=admits, predecessors=ticket.predecessors)
+    except Exception as error:
+        ticket.answer.set_exception(error)
+    else:
+        ticket.answer.set_result(verdict)
