@@ -48,27 +48,29 @@ class GroupWriter:
         Raises WorldChangedError when the name is taken, ApiError otherwise. Call under `fleet.planning` with the
         claims assumed; the caller settles them.
         """
-        await self._create(manifests.pod(model, spec, assignment, 0), assignment.plan_id)
+        await self._create(model, manifests.pod(model, spec, assignment, 0), assignment.plan_id)
 
     async def complete(
         self, model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, ranks: Iterable[int]
     ) -> None:
         """Create the remaining ranks of a reserved group; raises the first ApiError after all have been tried."""
-        await _all(self._create(manifests.pod(model, spec, assignment, rank), assignment.plan_id) for rank in ranks)
+        await _all(
+            self._create(model, manifests.pod(model, spec, assignment, rank), assignment.plan_id) for rank in ranks
+        )
 
-    async def _create(self, body: Json, plan_id: str) -> None:
+    async def _create(self, model: ModelIdentity, body: Json, plan_id: str) -> None:
         meta = body["metadata"]
         try:
             self._seen(await self._port.create(PODS, meta["namespace"], body))
         except AlreadyExists:
             found = await self._reread(meta["namespace"], meta["name"])
-            if found is None or found.plan_id != plan_id:
-                raise WorldChangedError(f"the name {meta['name']} is taken by another plan") from None
+            if not _is_planned(found, model, plan_id):
+                raise WorldChangedError(f"the name {meta['name']} is taken by another pod or plan") from None
         except ApiError as error:
             if not error.outcome_unknown:
                 raise
             found = await self._reread(meta["namespace"], meta["name"])
-            if found is None or found.plan_id != plan_id:
+            if not _is_planned(found, model, plan_id):
                 raise
 
     async def _reread(self, namespace: str, name: str) -> Member | None:
@@ -180,6 +182,11 @@ class GroupWriter:
 
     def _seen(self, raw: Json) -> None:
         self._fleet.pods.put(view_pod(raw))
+
+
+def _is_planned(found: Member | None, model: ModelIdentity, plan_id: str) -> bool:
+    """Whether a pod that has the name is the one that was to be created: a successor's or leaving one is not."""
+    return found is not None and found.owner_uid == model.uid and found.plan_id == plan_id and not found.deleting
 
 
 async def _all(work: Iterable[Coroutine[object, None, None]]) -> None:

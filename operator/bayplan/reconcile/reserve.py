@@ -108,21 +108,17 @@ class Reserver:
             if short:
                 self._hold(Blocker(Reason.QUOTA_EXCEEDED, short), QUOTA_RETRY_SECONDS)
                 return False
-            fleet.assume(name, decision.claims(name))
+            key = f"{self._wish.model.namespace}/{name}"
+            fleet.assume(key, decision.claims(key))
             try:
                 await self._tools.groups.reserve(self._wish.model, self._wish.spec, assignment)
             except (Forbidden, Invalid) as error:
-                fleet.settle(name)
                 self._refused(error)
                 return False
-            except ApiError as error:
-                if not error.outcome_unknown:
-                    fleet.settle(name)
-                raise
-            except WorldChangedError:
-                fleet.settle(name)
-                raise
-            fleet.settle(name)
+            finally:
+                # Written: the cache holds it. Not written, or nobody knows: a claim nobody keeps would hold GPUs for
+                # ever, while a reservation that comes to light later is met by the recheck.
+                fleet.settle(key)
         self._findings.notes.append((Reason.PLACED, f"{name}: {decision.message}"))
         return True
 
@@ -132,7 +128,7 @@ class Reserver:
         inventory = fleet.inventory()
         predecessor = next((g for g in groups if g.name == creation.predecessor), None)
         if predecessor is not None:
-            inventory = inventory.without_owners([predecessor.name])
+            inventory = inventory.without_owners([predecessor.key])
         alive = [g for g in groups if g.stage in ALIVE and g.assignment is not None]
         level = self._wish.spec.placement.spread.level
         nodes = [[rank.node for rank in g.assignment.ranks] for g in alive if g.assignment is not None]
