@@ -197,6 +197,8 @@ class _Node:
             yield self._put(keyword, True, "must be of type")
             yield self._put(keyword, 1.5, "must be of type")
             return
+        if self.schema["type"] == "boolean":
+            yield self._put("type", not self.value)
         for wrong in WRONG_TYPES[self.schema["type"]] if self.location else ():
             yield self._put("type", wrong, "must be of type")
         if not self.location:

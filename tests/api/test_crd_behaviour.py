@@ -1,7 +1,11 @@
 """What the API server does with InferenceModels: defaults, immutability, merging, scale, columns, cost of the rules."""
 
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from copy import deepcopy
 from datetime import UTC, datetime
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -144,12 +148,13 @@ async def test_scale_writes_replicas_where_they_are_set(api: KubeApi, namespace:
     assert (await api.get(path))["spec"]["replicas"] == 5
 
 
-async def test_scale_writes_replicas_also_where_they_were_absent(api: KubeApi, namespace: str) -> None:
-    await api.create(COLLECTION.format(namespace), model(MINIMAL_SPEC))
-    path = f"{COLLECTION.format(namespace)}/llama"
-    body = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "llama", "namespace": namespace}}
-    await api.request("PUT", f"{path}/scale", body | {"spec": {"replicas": 3}})
-    assert (await api.get(path))["spec"]["replicas"] == 3
+@pytest.mark.parametrize("written", [{"replicas": 2}, {}])
+async def test_kubectl_scales_whether_replicas_are_written_or_not(
+    cluster: Cluster, api: KubeApi, namespace: str, written: Json
+) -> None:
+    await api.create(COLLECTION.format(namespace), model(MINIMAL_SPEC | written))
+    await kubectl(cluster, "scale", "imodel/llama", "--replicas=3", f"--namespace={namespace}")
+    assert (await api.get(f"{COLLECTION.format(namespace)}/llama"))["spec"]["replicas"] == 3
 
 
 async def test_scale_obeys_the_bounds_of_replicas(api: KubeApi, namespace: str) -> None:
@@ -166,10 +171,11 @@ async def test_columns_show_what_the_on_call_looks_for(cluster: Cluster, api: Ku
     await api.create(COLLECTION.format(namespace), model(MINIMAL_SPEC))
     await apply_status(api, namespace, InferenceModelStatus.model_validate(FULL_STATUS))
     table = await get_table(cluster, namespace)
-    columns = {column["name"]: (column["priority"], cell) for column, cell in table}
-    assert {
-        name: cell for name, (priority, cell) in columns.items() if priority == 0 and name not in ("Name", "AGE")
-    } == {
+    narrow = {column["name"]: cell for column, cell in table if column["priority"] == 0}
+    wide = {column["name"]: cell for column, cell in table if column["priority"] == 1}
+    assert narrow.pop("Name") == "llama"
+    assert narrow.pop("AGE")
+    assert narrow == {
         "READY": "False",
         "REASON": "NotReady",
         "DESIRED": 3,
@@ -247,6 +253,16 @@ async def apply(api: KubeApi, namespace: str, body: Json, manager: str) -> Json:
 
 async def apply_status(api: KubeApi, namespace: str, status: InferenceModelStatus) -> Json:
     return await apply(api, namespace, {"status": status.to_wire()}, names.MANAGER_STATUS)
+
+
+async def kubectl(cluster: Cluster, *arguments: str) -> str:
+    program = Path(sys.executable).with_name("kubectl")
+    process = await asyncio.create_subprocess_exec(
+        program, f"--kubeconfig={cluster.kubeconfig_path}", *arguments, stdout=PIPE, stderr=STDOUT
+    )
+    output = (await process.communicate())[0].decode()
+    assert process.returncode == 0, output
+    return output
 
 
 async def get_table(cluster: Cluster, namespace: str) -> list[tuple[Json, object]]:

@@ -31,6 +31,7 @@ _KEYWORDS = {
     "map": {"additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties", MAP_TYPE},
     INT_OR_STRING: {INT_OR_STRING, "minLength", "maxLength", "pattern", "minimum", "maximum"},
 }
+_DEEPEST = 32
 _EMPTY: tuple[Any, ...] = ([], {}, "")
 
 
@@ -80,6 +81,8 @@ class _Walk:
         }
 
     def schema(self, node: Json, path: str) -> Json:
+        if path.count(".") > _DEEPEST:
+            raise EmissionError(f"{path}: a recursive type has no structural form")
         node = self._resolve(node, path)
         kind = self._kind(node, path)
         unknown = set(node) - _COMMON - _KEYWORDS[kind]
@@ -94,7 +97,6 @@ class _Walk:
 
     def _resolve(self, node: Json, path: str) -> Json:
         """Inline a reference and unwrap Optional; keywords beside them win over those inside."""
-        seen = 0
         while "$ref" in node or "anyOf" in node or "allOf" in node:
             beside = {key: value for key, value in node.items() if key not in ("$ref", "anyOf")}
             if "$ref" in node:
@@ -105,9 +107,6 @@ class _Walk:
                     raise EmissionError(f"{path}: a union has no structural form; use one object with optional members")
                 inner = branches[0]
             node = {**inner, **beside}
-            seen += 1
-            if seen > 32:
-                raise EmissionError(f"{path}: a recursive type has no structural form")
         return node
 
     def _kind(self, node: Json, path: str) -> str:

@@ -1,0 +1,67 @@
+"""The examples are what users apply first: each is valid, as it stands, for the parser and for the API server."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.structural import defaulted, structural_schema
+from bayplan.api.validation import check_name, parse_spec
+from e2e.localcluster import KubeApi
+from tests.api.server import COLLECTION, refusal
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+def read(path: Path) -> dict[str, Any]:
+    (manifest,) = yaml.safe_load_all(path.read_text())
+    assert isinstance(manifest, dict)
+    return manifest
+
+
+def test_there_is_an_example_for_each_shape_of_a_replica() -> None:
+    shapes = {}
+    for path in EXAMPLES:
+        spec = parse_spec(read(path)["spec"])
+        assert isinstance(spec, InferenceModelSpec)
+        shapes[path.stem] = (spec.parallelism.tensor, spec.parallelism.pipeline, spec.wanted_replicas)
+    assert shapes == {
+        "cannot-fit": (1, 1, 1),
+        "llama-405b-two-nodes": (8, 2, 1),
+        "llama-70b": (4, None, 1),
+        "llama-8b": (None, None, 2),
+    }
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_parses(path: Path) -> None:
+    manifest = read(path)
+    assert check_name(manifest["metadata"]["name"]) is None
+    assert isinstance(parse_spec(manifest["spec"]), InferenceModelSpec)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_example_writes_no_default_down(path: Path) -> None:
+    schema = structural_schema(InferenceModelSpec, with_defaults=True)
+    written = read(path)["spec"]
+    assert not list(repeated(schema, written, "spec")), defaulted(schema, written)
+
+
+def repeated(schema: dict[str, Any], value: Any, path: str) -> list[str]:
+    """Return the paths at which the value is just the default; the mode of a topology level is worth reading."""
+    found = []
+    for name, node in schema.get("properties", {}).items():
+        if name in value and name != "mode":
+            if "default" in node and node["default"] == value[name]:
+                found.append(f"{path}.{name}")
+            found += repeated(node, value[name], f"{path}.{name}")
+    for entry in value if "items" in schema else ():
+        found += repeated(schema["items"], entry, f"{path}[]")
+    return found
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+async def test_example_is_accepted_by_the_api_server(api: KubeApi, path: Path) -> None:
+    assert await refusal(api, "POST", COLLECTION.format("default"), read(path)) is None
