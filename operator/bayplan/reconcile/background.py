@@ -1,11 +1,25 @@
-"""Slow work beside the reconcile workers: at most one task per subject, dropped when its subject goes.
+"""Work side by side: several coroutines of one pass, and slow work beside the reconcile workers.
 
-Reconcilers only ask for the latest observation; the task re-enqueues the object when that changes.
+Slow work has at most one task per subject, dropped when its subject goes. Reconcilers only ask for the latest
+observation; the task re-enqueues the object when that changes.
 """
 
 import asyncio
 from collections.abc import Coroutine, Hashable, Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def run_all(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run all to their end, then raise the first error: a failed one must not cut off its neighbours half-way."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    done: list[T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done
 
 
 class TaskTable:

@@ -4,8 +4,7 @@ Each answer of the API server goes straight into the cache, so the next decision
 state older than its own last write. A write whose outcome is unknown is followed by a read of that very object.
 """
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from bayplan.api import names
@@ -17,6 +16,7 @@ from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import PODS, Key
 from bayplan.planning.members import Assignment, Group, Member
 from bayplan.reconcile import manifests, podpatches
+from bayplan.reconcile.background import run_all
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.manifests import ModelIdentity
 from bayplan.reconcile.pods import view_pod
@@ -54,7 +54,7 @@ class GroupWriter:
         self, model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, ranks: Iterable[int]
     ) -> None:
         """Create the remaining ranks of a reserved group; raises the first ApiError after all have been tried."""
-        await _all(
+        await run_all(
             self._create(model, manifests.pod(model, spec, assignment, rank), assignment.plan_id) for rank in ranks
         )
 
@@ -89,7 +89,7 @@ class GroupWriter:
         if assignment is None:
             return
         wanted = set(ranks)
-        await _all(
+        await run_all(
             self._patch(member, podpatches.ungate_patch(member, assignment.ranks[member.rank].node, now=self._now()))
             for member in group.members
             if member.rank is not None and member.rank in wanted and member.gated
@@ -99,7 +99,7 @@ class GroupWriter:
 
     async def mark_warm(self, group: Group) -> None:
         """Set the warm condition on every rank, naming its container."""
-        await _all(
+        await run_all(
             self._set_warm(member, container_id=member.container_id, reason=WARM_REASON)
             for member in group.members
             if not member.warm and member.container_id is not None
@@ -136,7 +136,7 @@ class GroupWriter:
 
     async def unroute(self, group: Group) -> None:
         """Turn warm False wherever it is still True, so that Services drop the group."""
-        await _all(
+        await run_all(
             self._set_warm(member, container_id=None, reason=DRAINING_REASON)
             for member in group.members
             if member.warm_container_id is not None and not member.deleting
@@ -150,7 +150,7 @@ class GroupWriter:
         While the reservation stands, the group's GPUs stay counted.
         """
         head, others = group.members[0], group.members[1:]
-        await _all(self._delete(member) for member in others if not member.deleting)
+        await run_all(self._delete(member) for member in others if not member.deleting)
         if not head.deleting:
             await self._delete(head)
 
@@ -187,11 +187,3 @@ class GroupWriter:
 def _is_planned(found: Member | None, model: ModelIdentity, plan_id: str) -> bool:
     """Whether a pod that has the name is the one that was to be created: a successor's or leaving one is not."""
     return found is not None and found.owner_uid == model.uid and found.plan_id == plan_id and not found.deleting
-
-
-async def _all(work: Iterable[Coroutine[object, None, None]]) -> None:
-    """Run all to their end, then raise the first error: a failed write must not cut off its neighbours half-way."""
-    results = await asyncio.gather(*work, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result

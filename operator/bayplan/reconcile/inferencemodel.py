@@ -22,12 +22,12 @@ from bayplan.cluster.resources import INFERENCE_MODELS, Key
 from bayplan.planning.members import GroupLimits
 from bayplan.planning.replicas import Backoff, Target
 from bayplan.planning.topology import DEFAULT_TOPOLOGY, HOST, Topology
-from bayplan.reconcile.children import ChildWriter, NameTakenError
+from bayplan.reconcile.children import ChildWriter
 from bayplan.reconcile.drain import DrainTracker
 from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
 from bayplan.reconcile.groups import GroupWriter
 from bayplan.reconcile.modelpass import ModelPass
-from bayplan.reconcile.modelstatus import Blocker, Situation, build_status, invalid_status
+from bayplan.reconcile.modelstatus import Situation, build_status, invalid_status
 from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.plan import ModelPlan, plan_model
 from bayplan.reconcile.pods import PodView
@@ -166,10 +166,9 @@ class InferenceModelReconciler:
         if not view.status.conditions and target.replicas:
             # Reserving takes many requests; a GitOps tool takes an object without a status for done.
             view = await self._write(view, self._status(view, wish, work))
-        try:
-            await work.run()
-        except NameTakenError as error:
-            work.findings.blocker = Blocker(Reason.ADMISSION_DENIED, str(error))
+        await work.run()
+        for reason, message in work.findings.notes:
+            self._events.emit(view, reason=reason, message=message, warning=reason in _WARNINGS)
         self._report_strangers(view)
         status = self._status(view, wish, work)
         if status.pending_replicas:
@@ -177,6 +176,8 @@ class InferenceModelReconciler:
         else:
             self._pending.discard(view.key)
         await self._write(view, status)
+        if work.findings.error is not None:
+            raise work.findings.error
         return Result(requeue_after=min(work.findings.waits, default=None))
 
     def _status(self, view: ModelView, wish: Wish, work: ModelPass) -> InferenceModelStatus:

@@ -5,11 +5,15 @@ from collections.abc import Callable
 
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel_status import Stage
+from bayplan.cluster.errors import ApiError
 from bayplan.cluster.resources import Key
 from bayplan.planning.members import Group, build_groups
 from bayplan.planning.replicas import ALIVE, Actions, decide
+from bayplan.reconcile.background import run_all
+from bayplan.reconcile.children import NameTakenError
 from bayplan.reconcile.fleet import BY_OWNER
 from bayplan.reconcile.groups import WorldChangedError
+from bayplan.reconcile.modelstatus import Blocker
 from bayplan.reconcile.reserve import LOOK_AGAIN_SECONDS, Reserver
 from bayplan.reconcile.tools import Findings, Tools, Wish
 from bayplan.reconcile.warmup import Outcome
@@ -18,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_STEPS = 8
 """Steps of one pass; what is left then goes on in the next, behind other models."""
+NAME_RETRY_SECONDS = 30.0
+"""Strangers' objects are not watched, so nobody says when a name becomes free."""
 
 
 class ModelPass:
@@ -37,6 +43,7 @@ class ModelPass:
         waits = self.findings.waits
         for _ in range(MAX_STEPS):
             waits.clear()
+            self.findings.blocker = None
             self.groups = self._look()
             actions = decide(
                 self.groups,
@@ -50,6 +57,15 @@ class ModelPass:
             except WorldChangedError as error:
                 logger.info("%s: %s; deciding again", self._key, error)
                 waits.append(LOOK_AGAIN_SECONDS)
+                break
+            except NameTakenError as error:
+                self.findings.blocker = Blocker(Reason.ADMISSION_DENIED, str(error))
+                waits.append(NAME_RETRY_SECONDS)
+                break
+            except ApiError as error:
+                # The status says so before the controller backs off: pending replicas need a cause.
+                self.findings.error = error
+                self.findings.blocker = Blocker(Reason.RESERVING, f"the API server did not take a request: {error}")
                 break
             if not moved:
                 break
@@ -76,11 +92,10 @@ class ModelPass:
             moved = True
         moved |= await self._leave()
         moved |= await self._reserver.create(actions.create)
-        for group in actions.complete:
-            await self._reserver.complete(group)
-            moved = True
-        for group in actions.release:
-            moved |= await self._reserver.release(group)
+        await run_all(self._reserver.complete(group) for group in actions.complete)
+        # Side by side, so that one set of live reads serves them all.
+        released = await run_all(self._reserver.release(group) for group in actions.release)
+        moved |= bool(actions.complete) or any(released)
         moved |= await self._warm()
         await self._children()
         if actions.recheck_after_seconds is not None:
@@ -93,10 +108,7 @@ class ModelPass:
         if group.deleting:
             return False
         await self._tools.groups.remove(group)
-        if reason:
-            self.findings.notes.append(
-                (Reason.DRAINING if group.defect is None else Reason.RESERVING, f"{group.name}: {reason}")
-            )
+        self.findings.notes.append((_reason_of_removal(group), f"{group.name}: {reason}"))
         return True
 
     async def _leave(self) -> bool:
@@ -166,3 +178,11 @@ class ModelPass:
                 wait = self._tools.fleet.next_node_change_seconds(node.node) if node else None
                 if wait is not None:
                     self.findings.waits.append(wait + 0.05)
+
+
+def _reason_of_removal(group: Group) -> Reason:
+    if group.defect is not None:
+        return Reason.RESERVING
+    if group.stage is Stage.FAILED:
+        return Reason.WARMUP_FAILED if group.head.warmup_failed else Reason.ENGINE_FAILED
+    return Reason.DRAINING

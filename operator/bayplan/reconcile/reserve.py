@@ -11,7 +11,7 @@ from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.cluster.errors import ApiError, Forbidden, Invalid
 from bayplan.planning.eligibility import admission_problem
-from bayplan.planning.group import GroupRequest
+from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Node
 from bayplan.planning.members import Assignment, Group, RankAssignment, group_name
 from bayplan.planning.placement import PlacementDecision, groups_per_domain, place
@@ -24,6 +24,8 @@ from bayplan.reconcile.modelstatus import Blocker
 from bayplan.reconcile.tools import Findings, Tools, Wish
 
 LOOK_AGAIN_SECONDS = 0.5
+PREDECESSOR_POLL_SECONDS = 5.0
+"""The predecessor's last pod wakes the model by its own deletion; this is for a lost event."""
 QUOTA_RETRY_SECONDS = 30.0
 """A quota's freed room is seen at once through its own watch; this is for admission plugins that nobody watches."""
 GIVE_BACK_JITTER_SECONDS = (0.2, 1.5)
@@ -56,8 +58,12 @@ class Reserver:
         await self._ensure_snapshot()
         moved = False
         for creation in creations:
-            if not await self._reserve(creation):
-                break
+            try:
+                if not await self._reserve(creation):
+                    break
+            except WorldChangedError as error:
+                self._findings.blocker = Blocker(Reason.RESERVING, str(error))
+                raise
             moved = True
         return moved
 
@@ -147,12 +153,14 @@ class Reserver:
         name: str,
         in_domain: Mapping[str, int],
         predecessor: Group | None,
+        *,
         kept: frozenset[str] = frozenset(),
+        shapes: tuple[GroupShape, ...] = (),
     ) -> GroupRequest:
         return GroupRequest(
             name=name,
             revision=self._wish.target.revision,
-            shapes=self._wish.plan.shapes,
+            shapes=shapes or self._wish.plan.shapes,
             node_selector=self._wish.spec.placement.node_selector,
             tolerations=self._wish.spec.placement.tolerations,
             topology=self._wish.spec.placement.topology,
@@ -221,7 +229,7 @@ class Reserver:
             return False
         predecessors = [assignment.replaces] if assignment.replaces else []
         shape = self._wish.plan.shape_for(assignment)
-        request = self._request(group.name, {}, None)
+        request = self._request(group.name, {}, None, shapes=(shape,))
 
         def admits(node: Node) -> str:
             return admission_problem(node, request, shape)
@@ -236,7 +244,7 @@ class Reserver:
             return True
         gated = [m.rank for m in group.members if m.gated and m.rank in recheck.ranks]
         if recheck.verdict is RecheckVerdict.WAIT:
-            self._findings.waits.append(LOOK_AGAIN_SECONDS)
+            self._findings.waits.append(PREDECESSOR_POLL_SECONDS)
         await self._tools.groups.release(group, recheck.ranks)
         return bool(gated)
 

@@ -8,6 +8,7 @@ from datetime import datetime
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.cluster.cache import Store
+from bayplan.cluster.errors import ApiError
 from bayplan.planning.members import GroupLimits
 from bayplan.planning.replicas import Backoff, Target
 from bayplan.reconcile.children import ChildWriter
@@ -61,3 +62,5 @@ class Findings:
     """Seconds after which to look again although nobody may have written anything."""
     notes: list[tuple[Reason, str]] = field(default_factory=list)
     """What was done and is worth an event."""
+    error: ApiError | None = None
+    """The request that ended the pass; to be raised once the status is written."""
