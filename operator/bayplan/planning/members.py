@@ -4,8 +4,6 @@ A *group* is one engine replica; its pods are ranks, one per node. Everything he
 (labels, annotations, gate, status), so a restarted or a second operator sees exactly the same groups.
 """
 
-import hashlib
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,100 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from bayplan.api.inferencemodel_status import Stage
-
-
-@dataclass(frozen=True, slots=True)
-class RankAssignment:
-    """One rank's place: whole GPUs of one node, and what the pod asks of that node besides."""
-
-    node: str
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """A whole group's reservation, as stored on rank 0. `ranks[i]` is the place of rank i."""
-
-    group: str
-    revision: str
-    template: str
-    tensor: int
-    pipeline: int
-    gpu_product: str
-    gpu_resource: str
-    ranks: tuple[RankAssignment, ...]
-    attempt: int = 0
-    failures: int = 0
-    """Engine failures in a row up to this attempt; decides the back-off of the next one."""
-    replaces: str = ""
-    """Group whose GPUs this one takes over node by node; empty when the GPUs were free."""
-    facts: tuple[str, ...] = ()
-
-    @property
-    def plan_id(self) -> str:
-        """Digest of everything that the plan fixes: equal plans are one plan, whoever made them."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
-
-    def to_json(self) -> str:
-        """Canonical JSON, the annotation's value."""
-        return json.dumps(
-            {
-                "group": self.group,
-                "revision": self.revision,
-                "template": self.template,
-                "layout": {"tensor": self.tensor, "pipeline": self.pipeline},
-                "gpuProduct": self.gpu_product,
-                "gpuResource": self.gpu_resource,
-                "ranks": [{"node": rank.node, "gpus": rank.gpus} for rank in self.ranks],
-                "attempt": self.attempt,
-                "failures": self.failures,
-                "replaces": self.replaces,
-                "facts": list(self.facts),
-            },
-            sort_keys=True,
-            separators=(",", ":"),
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> "Assignment":
-        """Read the annotation; raises ValueError with the reason on anything that is not a whole assignment."""
-        try:
-            raw = json.loads(text)
-            ranks = tuple(RankAssignment(node=_text(r["node"]), gpus=_count(r["gpus"], 1)) for r in raw["ranks"])
-            found = cls(
-                group=_text(raw["group"]),
-                revision=_text(raw["revision"]),
-                template=_text(raw["template"]),
-                tensor=_count(raw["layout"]["tensor"], 1),
-                pipeline=_count(raw["layout"]["pipeline"], 1),
-                gpu_product=str(raw["gpuProduct"]),
-                gpu_resource=_text(raw["gpuResource"]),
-                ranks=ranks,
-                attempt=_count(raw["attempt"], 0),
-                failures=_count(raw["failures"], 0),
-                replaces=str(raw["replaces"]),
-                facts=tuple(str(fact) for fact in raw["facts"]),
-            )
-        except (KeyError, TypeError, RecursionError, json.JSONDecodeError) as error:
-            raise ValueError(f"unreadable assignment: {error!r}") from None
-        if not ranks or len(ranks) > MAX_RANKS or len({rank.node for rank in ranks}) != len(ranks):
-            raise ValueError("unreadable assignment: ranks must name 1 to 64 different nodes")
-        return found
-
-
-MAX_RANKS = 64
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"unreadable assignment: expected text, found {value!r}")
-    return value
-
-
-def _count(value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 1_000_000:
-        raise ValueError(f"unreadable assignment: expected a whole number from {least}, found {value!r}")
-    return value
+from bayplan.planning.assignment import Assignment
 
 
 @dataclass(frozen=True, slots=True)

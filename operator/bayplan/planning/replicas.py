@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bayplan.api.inferencemodel_status import Stage
-from bayplan.planning.members import Group, RankAssignment
+from bayplan.planning.assignment import RankAssignment
+from bayplan.planning.members import Group
 
 ALIVE = (Stage.RESERVED, Stage.BINDING, Stage.WARMING, Stage.READY)
 SURGE = 1

@@ -13,8 +13,9 @@ from typing import Any
 from bayplan.api.meta import parse_rfc3339
 from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.resources import NODES, PODS, Key
+from bayplan.planning.assignment import Assignment
 from bayplan.planning.inventory import Claim, ClaimState, Inventory, Node
-from bayplan.planning.members import Assignment, Member
+from bayplan.planning.members import Member
 from bayplan.planning.nodes import node_from_api
 from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
 from bayplan.reconcile.pods import PodView

@@ -14,7 +14,8 @@ from bayplan.cluster.cache import version_number
 from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import PODS, Key
-from bayplan.planning.members import Assignment, Group, Member
+from bayplan.planning.assignment import Assignment
+from bayplan.planning.members import Group, Member
 from bayplan.reconcile import manifests, podpatches
 from bayplan.reconcile.background import run_all
 from bayplan.reconcile.fleet import Fleet

@@ -12,7 +12,7 @@ from typing import Any
 from bayplan.api import names
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.podtemplate import Volume
-from bayplan.planning.members import Assignment
+from bayplan.planning.assignment import Assignment
 
 Json = dict[str, Any]
 MASTER_PORT = 29501

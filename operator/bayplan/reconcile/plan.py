@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from bayplan.api.conditions import Reason, Status
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import MemoryStatus, ParallelismStatus
+from bayplan.planning.assignment import Assignment
 from bayplan.planning.group import GroupShape
 from bayplan.planning.inventory import Inventory
 from bayplan.planning.layout import Layout, Split
-from bayplan.planning.members import Assignment
 from bayplan.planning.modellayout import parallelism_status
 from bayplan.planning.modelmemory import memory_status
 from bayplan.planning.modelplan import ModelFit, fit_model, group_shapes

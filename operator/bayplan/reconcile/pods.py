@@ -13,7 +13,8 @@ from bayplan.api import names
 from bayplan.api.meta import owner_uid, parse_rfc3339
 from bayplan.cluster.cache import version_number
 from bayplan.cluster.resources import Key
-from bayplan.planning.members import Assignment, EngineExit, Member
+from bayplan.planning.assignment import Assignment
+from bayplan.planning.members import EngineExit, Member
 from bayplan.planning.quantities import pod_request
 from bayplan.planning.reservation import LivePod
 

@@ -10,10 +10,11 @@ from datetime import timedelta
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.cluster.errors import ApiError, Forbidden, Invalid
+from bayplan.planning.assignment import MAX_FACT, Assignment, RankAssignment
 from bayplan.planning.eligibility import admission_problem
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Node
-from bayplan.planning.members import Assignment, Group, RankAssignment, group_name
+from bayplan.planning.members import Group, group_name
 from bayplan.planning.placement import PlacementDecision, groups_per_domain, place
 from bayplan.planning.quantities import PodRequest
 from bayplan.planning.quota import quota_shortfall
@@ -186,7 +187,7 @@ class Reserver:
             attempt=creation.attempt,
             failures=creation.failures,
             replaces=creation.predecessor,
-            facts=decision.facts[:8],
+            facts=tuple(fact[:MAX_FACT] for fact in decision.facts[:8]),
         )
 
     def _quota_shortfall(self, assignment: Assignment, decision: PlacementDecision) -> str:
