@@ -35,12 +35,17 @@ class Obstacle(StrEnum):
     MEMORY_BUSY = "short of free memory"
     PODS_FULL = "full of pods"
 
+    @property
+    def is_room(self) -> bool:
+        """Whether the node would do if less were taken on it."""
+        return self in (Obstacle.GPUS_BUSY, Obstacle.CPU_BUSY, Obstacle.MEMORY_BUSY, Obstacle.PODS_FULL)
+
 
 def tolerates(tolerations: Sequence[Toleration], taint: Taint) -> bool:
-    """Whether any toleration matches the taint, by Kubernetes' rules (no key with Exists matches everything)."""
+    """Whether any toleration matches the taint, by Kubernetes' rules; one without a key matches every key."""
     return any(
         (t.effect is None or t.effect == taint.effect)
-        and (t.operator == "Exists" if t.key is None else t.key == taint.key)
+        and t.key in (None, taint.key)
         and (t.operator == "Exists" or t.value == taint.value)
         for t in tolerations
     )

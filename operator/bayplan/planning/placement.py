@@ -114,7 +114,7 @@ def place(request: GroupRequest, inventory: Inventory) -> PlacementDecision:
         return _refusal(surveys, inventory)
     rank, survey, score = found[0]
     second = second_best_group(survey.candidates, survey.rules, score)
-    rivals = [entry[0] for entry in found[1:]] + ([] if second is None else [_rank(survey, second)])
+    rivals = [entry[0] for entry in found[1:] if entry[0] != rank] + ([] if second is None else [_rank(survey, second)])
     runner_up = _runner_up(rank, min(rivals)) if rivals else None
     lost = "" if runner_up is None else f"runner-up {', '.join(runner_up.nodes)} lost on {runner_up.criterion}"
     findings = survey.findings

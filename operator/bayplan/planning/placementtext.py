@@ -137,9 +137,12 @@ def fragmented(shape: GroupShape, findings: Findings, inventory: Inventory) -> s
 
 def no_topology(shape: GroupShape, findings: Findings, candidates: Sequence[Candidate], rules: SearchRules) -> str:
     """Nodes fit one by one, but no domain holds the whole group."""
-    lost = sorted(rules.kept - {candidate.name for candidate in candidates})
-    if lost:
-        return f"{need(shape)}: the group must keep {', '.join(lost)}, which has no room for it{_left_out(findings)}"
+    if rules.kept:
+        gone = sorted(rules.kept - {candidate.name for candidate in candidates})
+        where = (
+            f"which has no room: {', '.join(gone)}" if gone else f"with no {' or '.join(rules.required)} for the rest"
+        )
+        return f"{need(shape)}, among them {', '.join(sorted(rules.kept))}, {where}{_left_out(findings)}"
     level = " and ".join(rules.required)
     open_rules = SearchRules(size=rules.size, required=rules.required)
     sizes = [
