@@ -19,6 +19,24 @@ class Pace:
     token_gap_factor: float = 1
 
 
+class ReleaseSchedule:
+    """When a client gets the tokens of a sequence that arrived at `arrival`; all times on one clock, in seconds."""
+
+    def __init__(self, pace: Pace, *, arrival: float) -> None:
+        self._pace = pace
+        self._arrival = arrival
+        self._first_made: float | None = None
+        self._first_due = 0.0
+
+    def due(self, made: float) -> float:
+        """Release time of the next token, made at `made`; a late first token shifts all that follow."""
+        if self._first_made is None:
+            self._first_made = made
+            self._first_due = self._arrival + self._pace.first_token_factor * (made - self._arrival)
+            return self._first_due
+        return self._first_due + self._pace.token_gap_factor * (made - self._first_made)
+
+
 @dataclass(frozen=True, slots=True)
 class Delta:
     """What a sequence has new for its client; `finish_reason` with the last one."""
@@ -82,13 +100,11 @@ class SequenceStream:
         self._output = output
         self._holdback = holdback
         self._cut_stop = cut_stop
-        self._pace = pace
         self._mailbox = mailbox
         self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._arrival = self._loop.time()
-        self._first_made: float | None = None
-        self._first_released = 0.0
+        self._schedule = ReleaseSchedule(pace, arrival=self._arrival)
         self._last_released: float | None = None
         self._late = 0
         self._record: FinishedRequest | None = None
@@ -99,11 +115,7 @@ class SequenceStream:
 
     def on_token(self, at_seconds: float) -> None:
         """Release a token, now or as late as the pace says."""
-        if self._first_made is None:
-            self._first_made = at_seconds
-            due = self._first_released = self._arrival + self._pace.first_token_factor * (at_seconds - self._arrival)
-        else:
-            due = self._first_released + self._pace.token_gap_factor * (at_seconds - self._first_made)
+        due = self._schedule.due(at_seconds)
         if due <= at_seconds:
             self._release(at_seconds)
         else:

@@ -100,7 +100,7 @@ async def _head_life(flags: Flags, settings: Settings, stop: asyncio.Event) -> i
     if group is not None:
         await group.listen(flags.master_addr or flags.host, flags.master_port)
         lost.append(asyncio.ensure_future(group.wait_lost()))
-    service = _Service(flags, settings)
+    service = EngineService(flags, settings)
     starting = asyncio.ensure_future(service.start(group))
     await _until(stop, starting, *lost)
     if starting.done() and not starting.result():
@@ -124,8 +124,8 @@ async def _head_life(flags: Flags, settings: Settings, stop: asyncio.Event) -> i
     return 0
 
 
-class _Service:
-    """The listening part of rank 0."""
+class EngineService:
+    """The listening part of rank 0: starts it, stops it as a signal would."""
 
     def __init__(self, flags: Flags, settings: Settings) -> None:
         self._flags = flags
@@ -159,7 +159,7 @@ class _Service:
         server.start()
         if self._site is None:
             await self._listen(server)
-        self._stepping = asyncio.gather(*(driver.run() for driver in server.drivers))
+        self._stepping = asyncio.ensure_future(_step(server))
         return True
 
     async def stop(self) -> None:
@@ -174,6 +174,8 @@ class _Service:
         server.abort_all()
         await server.wait_quiet(_FLUSH_SECONDS)
         await self._runner.cleanup()
+        if self._stepping is not None:
+            self._stepping.cancel()
 
     async def _listen(self, server: EngineServer) -> None:
         self._runner = web.AppRunner(
@@ -183,6 +185,12 @@ class _Service:
         self._site = web.TCPSite(self._runner, self._flags.host, self._flags.port)
         await self._site.start()
         log.info("listening on %s", " ".join(f"http://{host}:{port}" for host, port, *_ in self._runner.addresses))
+
+
+async def _step(server: EngineServer) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        for driver in server.drivers:
+            tasks.create_task(driver.run())
 
 
 async def _headless_life(flags: Flags, settings: Settings, stop: asyncio.Event) -> int:
