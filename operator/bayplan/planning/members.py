@@ -159,7 +159,12 @@ class GroupLimits:
 
 def group_name(*, model: str, revision: str, ordinal: int, attempt: int) -> str:
     """Deterministic group name; rank pods append `-<rank>`. Two operators that decide alike collide on purpose."""
-    return f"{model}-{revision[:5]}-{ordinal}-{attempt}"
+    return f"{model}-{short_revision(revision)}-{ordinal}-{attempt}"
+
+
+def short_revision(revision: str) -> str:
+    """The part of a revision that names carry; two revisions of a model may share it."""
+    return revision[:5]
 
 
 def attempt_of(name: str) -> int:

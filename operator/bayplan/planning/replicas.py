@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.planning.assignment import RankAssignment
-from bayplan.planning.members import Group
+from bayplan.planning.members import Group, short_revision
 
 ALIVE = (Stage.RESERVED, Stage.BINDING, Stage.WARMING, Stage.READY)
 SURGE = 1
@@ -46,8 +46,10 @@ class Target:
 
     def matches(self, group: Group) -> bool:
         """Whether a group is what a new one would be. An unknown product's layout is kept."""
-        if self.frozen:
-            return True
+        return self.frozen or self.describes(group)
+
+    def describes(self, group: Group) -> bool:
+        """Whether the group's pods are made from the present spec."""
         if group.revision != self.revision or group.head.template != self.template or group.assignment is None:
             return False
         for product, tensor, pipeline in self.layouts:
@@ -114,7 +116,7 @@ def decide(
     """
     backoff = backoff or Backoff()
     wanted = target.replicas
-    kinds = _sort(groups, target, frozenset(moving_nodes))
+    kinds = _sort(groups, target, frozenset() if target.frozen else frozenset(moving_nodes))
     attempts = _highest_attempts(groups)
     outdated_ready = [g for g in kinds.outdated if g.stage is Stage.READY]
     ready_current = [g for g in kinds.current if g.stage is Stage.READY]
@@ -147,7 +149,8 @@ def decide(
         remove=tuple(sorted(removals, key=lambda removal: removal.group.name)),
         drain=tuple(_surplus_ready(outdated_ready, ready_current, wanted)),
         release=tuple(g for g in reserved if not g.missing_ranks),
-        complete=tuple(g for g in reserved if g.missing_ranks),
+        # Never with pods of another spec: such a group runs into its limit.
+        complete=tuple(g for g in reserved if g.missing_ranks and target.describes(g)),
         recheck_after_seconds=min((wait for wait in waits.values() if wait > 0), default=None),
     )
 
@@ -243,8 +246,8 @@ def _surplus_unready(current: list[Group], surplus: int) -> list[Removal]:
 
 
 def _creations(groups: Sequence[Group], target: Target, retries: list[Creation], room: int) -> tuple[Creation, ...]:
-    """Retries first, then new ordinals: the lowest that no visible group of this revision uses."""
-    used = {g.ordinal for g in groups if g.revision == target.revision}
+    """Retries first, then new ordinals: the lowest whose name no visible group bears."""
+    used = {g.ordinal for g in groups if short_revision(g.revision) == short_revision(target.revision)}
     chosen = sorted(retries, key=lambda c: c.ordinal)[:room]
     ordinal = 0
     while len(chosen) < room:
