@@ -15,7 +15,7 @@ from bayplan.api.inferencemodel import Warmup
 from bayplan.api.inferencemodel_status import WarmupStage
 from bayplan.planning.members import Group
 from bayplan.reconcile.background import TaskTable
-from bayplan.telemetry.engine import EngineError, EngineNotListeningError, EnginePort
+from bayplan.telemetry.engine import EngineError, EngineNotListeningError, EnginePort, EngineUnreachableError
 
 
 class Outcome(StrEnum):
@@ -121,7 +121,7 @@ class WarmupTracker:
                     note(WarmupStage.MODEL_LISTED)
                     return True
                 stage, problem = WarmupStage.LISTENING, f"it lists {', '.join(listed) or 'no model'}"
-            except EngineNotListeningError as error:
+            except (EngineNotListeningError, EngineUnreachableError) as error:
                 problem = str(error)
             except EngineError as error:
                 stage, problem = WarmupStage.LISTENING, str(error)

@@ -17,6 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from bayplan.api.names import ENGINE_PORT
 
 MAX_ANSWER_BYTES = 4 * 1024 * 1024
+MAX_NAME = 256
+"""Longest model name that is believed; the API's own bound is lower."""
 RUNNING_METRICS = ("vllm:num_requests_running",)
 WAITING_METRICS = ("vllm:num_requests_waiting",)
 
@@ -26,7 +28,11 @@ class EngineError(Exception):
 
 
 class EngineNotListeningError(EngineError):
-    """Nothing listens at the address yet."""
+    """The address refuses connections: no engine process listens there."""
+
+
+class EngineUnreachableError(EngineError):
+    """No HTTP answer came, so nothing is known about the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,8 @@ class HttpEngine:
         entries = answer.get("data")
         if not isinstance(entries, list):
             raise EngineError("/v1/models answered without a list of models")
-        return [str(entry["id"]) for entry in entries if isinstance(entry, dict) and "id" in entry]
+        ids = [entry["id"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
+        return [name for name in ids if len(name) <= MAX_NAME and name.isprintable()]
 
     async def generate(self, address: str, *, model: str, prompt: str, max_tokens: int, timeout_seconds: float) -> int:
         """See `EnginePort`."""
@@ -83,11 +90,11 @@ class HttpEngine:
         answer = await self._json("POST", address, "/v1/completions", timeout_seconds, body)
         choices, usage = answer.get("choices"), answer.get("usage")
         tokens = usage.get("completion_tokens") if isinstance(usage, dict) else None
-        if not isinstance(choices, list) or not choices or not isinstance(tokens, int) or tokens < 1:
+        if not isinstance(choices, list) or not choices or type(tokens) is not int or tokens < 1:
             raise EngineError("the warm-up answer contains no generated token")
         reason = choices[0].get("finish_reason") if isinstance(choices[0], dict) else None
         if reason not in ("stop", "length"):
-            raise EngineError(f"the warm-up generation ended with finish_reason {reason!r}")
+            raise EngineError(f"the warm-up generation ended with finish_reason {reason!r:.80}")
         return tokens
 
     async def load(self, address: str) -> EngineLoad:
@@ -95,8 +102,8 @@ class HttpEngine:
         text = await self._request("GET", address, "/metrics", self._read_timeout_seconds)
         try:
             sums = _sums(text.decode(errors="replace"), (*RUNNING_METRICS, *WAITING_METRICS))
-        except ValueError as error:
-            raise EngineError(f"/metrics is not readable: {error}") from None
+        except (ValueError, LookupError, TypeError) as error:  # the parser's ways to meet nonsense
+            raise EngineError(f"/metrics is not readable: {error!s:.200}") from None
         return EngineLoad(running=_first(sums, RUNNING_METRICS), waiting=_first(sums, WAITING_METRICS))
 
     async def _json(
@@ -105,7 +112,7 @@ class HttpEngine:
         raw = await self._request(method, address, path, timeout_seconds, body)
         try:
             answer = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise EngineError(f"{path} did not answer with JSON") from None
         if not isinstance(answer, dict):
             raise EngineError(f"{path} did not answer with a JSON object")
@@ -124,9 +131,13 @@ class HttpEngine:
                 while not response.content.at_eof() and len(raw) <= MAX_ANSWER_BYTES:
                     raw += await response.content.read(MAX_ANSWER_BYTES + 1 - len(raw))
         except aiohttp.ClientConnectorError as error:
-            raise EngineNotListeningError(f"{address}: {error.os_error.strerror or error}") from None
+            # Only a refusal says that nothing listens; no route or no free socket says nothing about the engine.
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            kind = EngineNotListeningError if refused else EngineUnreachableError
+            raise kind(f"{address}: {error.os_error.strerror or error}") from None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise EngineError(f"{path}: {type(error).__name__} after at most {timeout_seconds:g} s") from None
+            text = f"{path}: {type(error).__name__} after at most {timeout_seconds:g} s"
+            raise EngineUnreachableError(text) from None
         if len(raw) > MAX_ANSWER_BYTES:
             raise EngineError(f"{path} answered with more than {MAX_ANSWER_BYTES} bytes")
         if response.status != 200:
@@ -137,6 +148,9 @@ class HttpEngine:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=0, force_close=True),
+                # A compressed answer could be far larger than what is read of it.
+                auto_decompress=False,
+                headers={"Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 trust_env=False,
             )
@@ -147,18 +161,25 @@ def _url(address: str, path: str) -> str:
     try:
         host = ipaddress.ip_address(address)
     except ValueError:
-        raise EngineError(f"pod address {address!r} is not an IP address") from None
-    text = f"[{host}]" if host.version == 6 else str(host)
-    return f"http://{text}:{ENGINE_PORT}{path}"
+        raise EngineError(f"pod address {address!r:.80} is not an IP address") from None
+    if isinstance(host, ipaddress.IPv6Address):
+        if host.scope_id is not None:
+            raise EngineError(f"pod address {address!r:.80} is valid on one interface only")
+        return f"http://[{host}]:{ENGINE_PORT}{path}"
+    return f"http://{host}:{ENGINE_PORT}{path}"
 
 
 def _sums(text: str, wanted: Sequence[str]) -> dict[str, float]:
-    """Sum the samples of each wanted metric over its labels (one engine may report several internal ranks)."""
+    """Sum the samples of each wanted metric over its labels (one engine may report several internal ranks).
+
+    Only their own lines are parsed: an engine publishes hundreds of series, and this runs in the event loop.
+    """
+    lines = [line for line in text.split("\n") if line.startswith(tuple(wanted))]
     sums: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
+    for family in text_string_to_metric_families("\n".join([*lines, ""])):
         for sample in family.samples:
             if sample.name in wanted:
-                if not math.isfinite(sample.value):
+                if not math.isfinite(sample.value) or sample.value < 0:
                     raise ValueError(f"{sample.name} is {sample.value}")
                 sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
     return sums
