@@ -160,10 +160,11 @@ def _settled(counts: _Counts) -> bool:
 
 
 def _first_problem(verdicts: Sequence[Verdict]) -> tuple[Reason, str] | None:
+    """The first condition that is not fine; one that is only blocked by another leaves the word to that one."""
     order = (ConditionType.PLACED, ConditionType.WARM, ConditionType.CURRENT, ConditionType.READY)
     for kind in order:
         for found, status, reason, message in verdicts:
-            if found is kind and status != "True":
+            if found is kind and status != "True" and reason is not Reason.BLOCKED:
                 return reason, message
     return None
 
@@ -172,11 +173,8 @@ def _placed(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Ve
     kind = ConditionType.PLACED
     if counts.wanted == 0 and counts.alive == 0:
         return kind, "True", Reason.NOTHING_TO_PLACE, "no replicas are asked for"
-    if counts.pending - min(counts.pending, counts.failed) > 0 or (counts.pending and situation.blocker):
-        if situation.blocker is not None:
-            text = f"{counts.pending} of {counts.wanted} replicas pending: {situation.blocker.message}"
-            return kind, "False", situation.blocker.reason, text
-        return kind, "False", Reason.RESERVING, f"{counts.pending} of {counts.wanted} replicas are not reserved yet"
+    if counts.pending:
+        return _pending(situation.blocker, counts)
     stuck = next((g for g in alive if g.stage is Stage.BINDING and g.message), None)
     if stuck is not None:
         return kind, "False", Reason.UNSCHEDULABLE, f"group {stuck.name}: {stuck.message}"
@@ -184,6 +182,15 @@ def _placed(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Ve
     if open_groups:
         return kind, "False", Reason.RESERVING, f"waiting for the scheduler to bind {', '.join(open_groups[:4])}"
     return kind, "True", Reason.PLACED, f"{counts.alive} of {counts.wanted} replicas have their whole GPU group"
+
+
+def _pending(blocker: Blocker | None, counts: _Counts) -> Verdict:
+    kind, text = ConditionType.PLACED, f"{counts.pending} of {counts.wanted} replicas"
+    if blocker is not None:
+        return kind, "False", blocker.reason, f"{text} pending: {blocker.message}"
+    if counts.failed >= counts.pending:
+        return kind, "False", Reason.BLOCKED, f"{text} failed and wait for their next attempt"
+    return kind, "False", Reason.RESERVING, f"{text} are not reserved yet"
 
 
 def _warm(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Verdict:
