@@ -133,6 +133,15 @@ def put(full: Json, location: Location, value: Any) -> Json:
     return change(full, location, lambda parent, key: parent.__setitem__(key, value)) if location else deepcopy(value)
 
 
+def locations(value: Any, prefix: Location = ()) -> list[Location]:
+    """Return the locations of all values inside a value."""
+    found = [prefix] if prefix else []
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in entries:
+        found += locations(member, (*prefix, key))
+    return found
+
+
 def text(pattern: str | None, length: int) -> str | None:
     """Return a string of this length that matches the pattern, or None when none of our shapes does."""
     shapes = [

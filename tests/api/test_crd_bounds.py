@@ -3,6 +3,7 @@
 The same specs go to our own parser, which must agree: it sees objects that were stored under an older definition.
 """
 
+import random
 from copy import deepcopy
 from typing import Any
 
@@ -13,7 +14,7 @@ from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.api.structural import structural_schema
 from bayplan.api.validation import parse_spec
 from e2e.localcluster import KubeApi
-from tests.api.boundaries import Case, Json, cases_of, constraints, paths, rules
+from tests.api.boundaries import Case, Json, cases_of, constraints, locations, paths, put, rules
 from tests.api.rulecases import COMPANIONS, RULE_CASES, RuleCase, edited
 from tests.api.server import COLLECTION, refusal
 from tests.api.specs import FULL_STATUS, MINIMAL_SPEC, model
@@ -91,6 +92,25 @@ async def test_rule_accepts_and_refuses(api: KubeApi, case: RuleCase) -> None:
             wrong.append(f"{edits}: API server says {message!r}")
         if isinstance(parse_spec(spec), list) == accepted:
             wrong.append(f"{edits}: parser says {parse_spec(spec)}")
+    assert not wrong
+
+
+ODD_VALUES: list[Any] = [
+    *(0, 1, -1, 2**31, 10**15, 2**63, 0.5, -0.5, 1e300, True, False),
+    *("", "a", "A b", "-", "a\n", "ä", "x" * 5000, "1Gi", "http://a", "../a", "True", "0"),
+    *([], {}, ["a"], [[]], {"a": "b"}, {"": {}}, [{}], [None]),
+]
+
+
+async def test_parser_and_api_server_agree_on_odd_values_anywhere(api: KubeApi) -> None:
+    changes = [(location, value) for location in locations(FULL_SPEC) for value in ODD_VALUES]
+    wrong = []
+    for location, value in random.sample(changes, 200):
+        spec = put(FULL_SPEC, location, value)
+        message = await refusal(api, "POST", COLLECTION.format("default"), model(spec))
+        found = parse_spec(spec)
+        if isinstance(found, list) != (message is not None):
+            wrong.append((location, value, message, found if isinstance(found, list) else "accepted"))
     assert not wrong
 
 

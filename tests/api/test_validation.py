@@ -11,7 +11,7 @@ from bayplan.api.engineargs import RESERVED_FLAGS, reserved_flag
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.structural import defaulted, structural_schema
 from bayplan.api.validation import FieldError, check_name, parse_spec, summarize
-from tests.api.boundaries import put
+from tests.api.boundaries import locations, put
 from tests.api.specs import FULL_SPEC, MINIMAL_SPEC
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -20,15 +20,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-
-
-def locations(value: Any, prefix: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return where every value of a spec is."""
-    found = [prefix] if prefix else []
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, member in entries:
-        found += locations(member, (*prefix, key))
-    return found
 
 
 def errors(spec: object) -> list[FieldError]:

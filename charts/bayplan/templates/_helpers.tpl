@@ -31,3 +31,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
+
+{{- /* One port answers /healthz, /readyz and /metrics. */ -}}
+{{- define "bayplan.port" -}}
+{{- dig "listen" "port" 8080 .Values.configuration -}}
+{{- end -}}

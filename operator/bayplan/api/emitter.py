@@ -35,7 +35,7 @@ def page_files(directory: Path) -> dict[Path, str]:
 
 
 def chart_files(directory: Path) -> dict[Path, str]:
-    """Return path and text of the chart's templates of the CRDs, which `crds.enabled` and `crds.keep` switch.
+    """Return path and text of the chart's CRD templates, which `crds.enabled` and `crds.keep` switch.
 
     Text is added around the manifest and nothing is parsed by Helm, whose YAML turns large numbers into floats.
     """
@@ -45,7 +45,7 @@ def chart_files(directory: Path) -> dict[Path, str]:
         if "{{" in head + tail:
             raise ValueError(f"{kind.crd_name}: text holds '{{{{', which Helm would take for a template")
         text = f"{MARK}{{{{- if .Values.crds.enabled }}}}\n{head}{marker}{_KEEP}{tail}{{{{- end }}}}\n"
-        files[directory / _file_name(kind)] = text
+        files[directory / "templates" / "crds" / _file_name(kind)] = text
     return files
 
 
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bayplan.api.emitter", description=__doc__)
     parser.add_argument("crds", type=Path, help="directory of the CRD manifests")
     parser.add_argument("--docs", type=Path, help="directory of the reference pages")
-    parser.add_argument("--chart", type=Path, help="directory of the chart's CRD templates")
+    parser.add_argument("--chart", type=Path, help="directory of the Helm chart")
     parser.add_argument("--check", action="store_true", help="compare instead of writing; exit 1 on a difference")
     options = parser.parse_args(arguments)
     files = crd_files(options.crds)
