@@ -6,9 +6,9 @@ silently keeps its default would be found in an outage.
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import (
     BaseSettings,
@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from bayplan.api.meta import LabelKey
+from bayplan.cluster.lease import LeaseTimes
 from bayplan.planning.members import GroupLimits
 from bayplan.planning.replicas import Backoff
 from bayplan.planning.topology import DEFAULT_TOPOLOGY
@@ -51,6 +52,29 @@ class Listen(_Section):
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
 
 
+class LeaderElection(_Section):
+    """Times of the Lease, in seconds; they must stand in this order: duration > renew deadline > retry."""
+
+    duration_seconds: Seconds = 15.0
+    renew_deadline_seconds: Seconds = 10.0
+    retry_seconds: Seconds = 2.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.duration_seconds > self.renew_deadline_seconds > self.retry_seconds:
+            raise ValueError("must satisfy durationSeconds > renewDeadlineSeconds > retrySeconds")
+        return self
+
+    def times(self) -> LeaseTimes:
+        """Return what the elector takes; a standby looks at least as often as the leader renews."""
+        return LeaseTimes(
+            duration=self.duration_seconds,
+            renew_deadline=self.renew_deadline_seconds,
+            retry=self.retry_seconds,
+            observe=min(1.0, self.retry_seconds),
+        )
+
+
 class Logging(_Section):
     """How the operator logs."""
 
@@ -75,6 +99,7 @@ class OperatorConfiguration(BaseSettings):
     """Topology level → node label keys, the first that a node carries counts. Replaces the default of that level."""
     limits: Limits = Limits()
     listen: Listen = Listen()
+    leader_election: LeaderElection = LeaderElection()
     logging: Logging = Logging()
     workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Models reconciled at the same time."""

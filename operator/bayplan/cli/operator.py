@@ -70,7 +70,13 @@ async def run_operator(
     metrics = Metrics()
     engine = HttpEngine()
     async with ApiClient(credentials, on_request=metrics.request_made) as client:
-        elector = Elector(client, namespace=namespace, name=names.OPERATOR_LEASE, identity=identity)
+        elector = Elector(
+            client,
+            namespace=namespace,
+            name=names.OPERATOR_LEASE,
+            identity=identity,
+            times=configuration.leader_election.times(),
+        )
         writer = client.fenced(elector.is_held)
         models: Store[ModelView] = Store(INFERENCE_MODELS)
         nodes, pods = node_store(), pod_store()
