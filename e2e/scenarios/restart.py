@@ -57,6 +57,8 @@ class Killer:
         """Kill until `wanted` is reached; the pause between kills is drawn from `pause`, in seconds."""
         while self.kills < self.wanted:
             await asyncio.sleep(self.random.uniform(*pause))
+            if not self.system.operators:
+                continue  # it has just ended by itself and is being started again
             await self.system.kill_operator(self.system.operators[0])
             self.kills += 1
             self.by_step[step()] = self.by_step.get(step(), 0) + 1
@@ -233,6 +235,7 @@ async def live(system: Stack, *, kills: int, seed: int, console: Console) -> dic
         "seed": seed,
         "kills": killer.kills,
         "kills_by_step": killer.by_step,
+        "ended_by_themselves": system.restarts,
         "steps_converged": len(life.script()),
         "over_allocations": gpus.violations,
         "states_checked": gpus.checked,
