@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
+from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.inferencemodel_status import Provenance
 from bayplan.api.structural import defaulted, structural_schema
 from bayplan.api.validation import check_name, parse_spec
+from bayplan.planning.modellayout import GpuPool, plan_layout
 from e2e.localcluster import KubeApi
 from tests.api.server import COLLECTION, refusal
 
@@ -65,3 +68,36 @@ def repeated(schema: dict[str, Any], value: Any, path: str) -> list[str]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 async def test_example_is_accepted_by_the_api_server(api: KubeApi, path: Path) -> None:
     assert await refusal(api, "POST", COLLECTION.format("default"), read(path)) is None
+
+
+L40S = GpuPool("NVIDIA-L40S", (4, 4), 46068, Provenance.MEASURED)
+A100 = GpuPool("NVIDIA-A100-SXM4-80GB", (4,), 81920, Provenance.MEASURED)
+H100 = GpuPool("NVIDIA-H100-80GB-HBM3", (8, 8), 81559, Provenance.MEASURED)
+
+
+@pytest.mark.parametrize(
+    ("example", "pool", "reason", "split"),
+    [
+        ("llama-8b", L40S, Reason.FITS, (1, 1)),
+        ("llama-70b", A100, Reason.FITS, (4, 1)),
+        ("llama-405b-two-nodes", H100, Reason.FITS, (8, 2)),
+        ("cannot-fit", L40S, Reason.INSUFFICIENT_MEMORY, None),
+    ],
+)
+def test_example_does_what_it_says(example: str, pool: GpuPool, reason: Reason, split: tuple[int, int] | None) -> None:
+    (path,) = (path for path in EXAMPLES if path.stem == example)
+    spec = parse_spec(read(path)["spec"])
+    assert isinstance(spec, InferenceModelSpec)
+    decision = plan_layout(spec, pool)
+    assert decision.reason is reason, decision.message
+    layout = decision.layout
+    assert (None if layout is None else (layout.tensor, layout.pipeline)) == split
+
+
+def test_two_nodes_are_needed_where_the_example_says_so() -> None:
+    (path,) = (path for path in EXAMPLES if path.stem == "llama-405b-two-nodes")
+    raw = read(path)["spec"]
+    raw["parallelism"] = {"tensor": 8, "pipeline": 1}
+    spec = parse_spec(raw)
+    assert isinstance(spec, InferenceModelSpec)
+    assert plan_layout(spec, H100).reason is Reason.INSUFFICIENT_MEMORY
