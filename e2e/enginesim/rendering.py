@@ -10,6 +10,9 @@ from e2e.enginesim.generation import Delta
 
 DONE = b"data: [DONE]\n\n"
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_MARK = "\0"
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -42,8 +45,9 @@ class Renderer:
         kind = "chat.completion" if chat else "text_completion"
         self._object = f"{kind}.chunk" if chat else kind
         head = {"id": request_id, "object": self._object, "created": self._created, "model": model}
-        self._head = json.dumps(head, separators=(",", ":"))[:-1].encode()
+        self._head = _encode(head)[:-1].encode()
         self._started = False
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def first_chunks(self, choices: int) -> bytes:
         """What precedes the first tokens: in a chat a chunk with the role for each choice."""
@@ -62,6 +66,22 @@ class Renderer:
 
     def chunk(self, delta: Delta, *, usage: Usage | None, last: bool) -> bytes:
         """One choice's news; `usage` when the client wants it in every chunk, `last` on a stream's final message."""
+        if self._started and usage is None and delta.finish_reason is None:
+            before, after = self._frames.get(delta.index) or self._frame(delta.index)
+            return before + _encode(delta.text).encode() + after
+        body: dict[str, Any] = {"choices": [self._choice(delta)]}
+        if usage is not None:
+            body["usage"] = usage.body()
+        return self._event(body, stamp=last)
+
+    def _frame(self, index: int) -> tuple[bytes, bytes]:
+        """What stands before and after the text in all chunks of a choice but the first and the last."""
+        event = self._event({"choices": [self._choice(Delta(index, _MARK, 1, None, None))]})
+        before, after = event.split(_encode(_MARK).encode())
+        self._frames[index] = before, after
+        return before, after
+
+    def _choice(self, delta: Delta) -> dict[str, Any]:
         if self._chat:
             choice: dict[str, Any] = {
                 "index": delta.index,
@@ -82,10 +102,7 @@ class Renderer:
                 "prompt_token_ids": None,
                 "token_ids": None,
             }
-        body: dict[str, Any] = {"choices": [choice]}
-        if usage is not None:
-            body["usage"] = usage.body()
-        return self._event(body, stamp=last)
+        return choice
 
     def usage_chunk(self, usage: Usage) -> bytes:
         """The message after the last chunk, for clients that asked for usage."""
@@ -134,4 +151,4 @@ class Renderer:
         if stamp or not self._started:
             body["system_fingerprint"] = self._fingerprint
             self._started = True
-        return b"data: " + self._head + b"," + json.dumps(body, separators=(",", ":"))[1:].encode() + b"\n\n"
+        return b"data: " + self._head + b"," + _encode(body)[1:].encode() + b"\n\n"

@@ -32,6 +32,18 @@ from e2e.enginesim.settings import Settings
 from e2e.enginesim.text import plan_output
 
 _BODY_LIMIT_BYTES = 64 * 2**20
+_PERMISSION = {
+    "object": "model_permission",
+    "allow_create_engine": False,
+    "allow_sampling": True,
+    "allow_logprobs": True,
+    "allow_search_indices": False,
+    "allow_view": True,
+    "allow_fine_tuning": False,
+    "organization": "*",
+    "group": None,
+    "is_blocking": False,
+}
 
 
 class EngineServer:
@@ -138,7 +150,7 @@ class EngineServer:
                 "root": self.flags.model,
                 "parent": None,
                 "max_model_len": self.flags.max_model_len,
-                "permission": [],
+                "permission": [{**_PERMISSION, "id": f"modelperm-{uuid.uuid4().hex}", "created": self._created}],
             }
             for name in names
         ]

@@ -18,6 +18,7 @@ async def test_models_health_version_and_load_answer(engine):
         ("first", "tiny", 2000),
         ("second", "tiny", 2000),
     ]
+    assert all(len(card["permission"]) == 1 for card in models["data"])
 
 
 async def test_load_counts_open_requests_where_tracking_is_on(engine):
