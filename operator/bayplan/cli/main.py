@@ -3,6 +3,7 @@
 import typer
 
 from bayplan.cli.operator import operator
+from bayplan.cli.status import status
 
 app = typer.Typer(
     help="Bayplan places, warms, scales and replaces LLM inference engines on Kubernetes.",
@@ -11,6 +12,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(operator)
+app.command()(status)
 
 
 @app.callback()

@@ -1,0 +1,242 @@
+"""What `bayplan status` shows, as renderables: a table of models, or one screen for one model. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from bayplan.api.conditions import Condition, ConditionType
+from bayplan.api.inferencemodel_status import GroupStatus, InferenceModelStatus, MemoryStatus, Stage
+from bayplan.api.meta import parse_rfc3339
+
+BAR_CELLS = 40
+TERM_COLOURS = ("blue", "magenta", "yellow", "cyan", "green", "red")
+STAGE_COLOURS = {
+    Stage.READY: "green",
+    Stage.WARMING: "yellow",
+    Stage.RESERVED: "yellow",
+    Stage.BINDING: "yellow",
+    Stage.DRAINING: "cyan",
+    Stage.FAILED: "red",
+    Stage.LOST: "red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownModel:
+    """One InferenceModel as read from the API server."""
+
+    namespace: str
+    name: str
+    served_name: str
+    generation: int
+    status: InferenceModelStatus
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """Return a condition, or None when nobody has written it."""
+        return next((c for c in self.status.conditions if c.type == kind.value), None)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the status is about an older spec."""
+        return self.status.observed_generation != self.generation
+
+
+def models_table(models: Sequence[ShownModel], *, now: datetime) -> RenderableType:
+    """Return one line per model."""
+    if not models:
+        return Text("No InferenceModels found. Create one: kubectl apply -f FILE")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("NAMESPACE", "NAME", "READY", "REASON"):
+        table.add_column(column, no_wrap=True)
+    for column in ("DESIRED", "PENDING", "WARMING", "READY", "DRAINING", "GPUS"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("SINCE", no_wrap=True)
+    for model in models:
+        status, ready = model.status, model.condition(ConditionType.READY)
+        table.add_row(
+            model.namespace,
+            model.name,
+            _verdict(ready),
+            escape(ready.reason) if ready else "-",
+            str(status.desired_replicas),
+            str(status.pending_replicas),
+            str(status.warming_replicas),
+            str(status.ready_replicas),
+            str(status.draining_replicas),
+            str(status.gpus),
+            _ago(ready.last_transition_time, now) if ready else "-",
+        )
+    return table
+
+
+def model_screen(model: ShownModel, *, now: datetime) -> RenderableType:
+    """Return everything about one model on one screen."""
+    status, ready = model.status, model.condition(ConditionType.READY)
+    parts: list[RenderableType] = [_head(model, ready, now)]
+    if not status.conditions:
+        parts.append(Text("The operator has not looked at it yet: is it running? (kubectl get lease -A)", "yellow"))
+    parts += [_memory(entry) for entry in _shown_memory(status)]
+    if status.parallelism:
+        parts.append(_layouts(status))
+    parts.append(_groups(status, now))
+    if status.conditions:
+        parts.append(_conditions(status.conditions, now))
+    return Group(*parts)
+
+
+def _head(model: ShownModel, ready: Condition | None, now: datetime) -> RenderableType:
+    status = model.status
+    counts = "   ".join(
+        f"{word} [bold]{count}[/bold]"
+        for word, count in (
+            ("desired", status.desired_replicas),
+            ("pending", status.pending_replicas),
+            ("warming", status.warming_replicas),
+            ("ready", status.ready_replicas),
+            ("draining", status.draining_replicas),
+            ("GPUs", status.gpus),
+        )
+    )
+    lines = [counts]
+    if ready is not None:
+        lines.append(
+            f"Ready={_verdict(ready)} [bold]{escape(ready.reason)}[/bold] for {_ago(ready.last_transition_time, now)}"
+        )
+        lines.append(escape(ready.message))
+    if status.placement.pending_reason:
+        lines.append(f"[yellow]pending:[/yellow] {escape(status.placement.pending_reason)}")
+    if status.conditions and model.outdated:
+        lines.append(
+            f"[yellow]this is about generation {status.observed_generation}; the spec is at {model.generation}[/yellow]"
+        )
+    serving = ", ".join(status.revisions.serving) or "none"
+    lines.append(f"revision {status.revisions.target or '-'}, serving {serving}")
+    title = f"{model.namespace}/{model.name} serves {model.served_name}"
+    return Panel("\n".join(lines), title=escape(title), title_align="left")
+
+
+def _shown_memory(status: InferenceModelStatus) -> tuple[MemoryStatus, ...]:
+    """The products that groups run on; all of them while nothing runs."""
+    used = {group.gpu_product for group in status.placement.groups}
+    return tuple(entry for entry in status.memory if entry.gpu_product in used) or status.memory
+
+
+def _memory(entry: MemoryStatus) -> RenderableType:
+    usable = entry.usable_gib
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1))
+    table.add_column(justify="left", no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(style="dim")
+    for colour, term in zip(TERM_COLOURS * 3, entry.terms, strict=False):
+        table.add_row(
+            f"[{colour}]■[/{colour}] {escape(term.name)}",
+            f"{term.gib_per_gpu:.1f} GiB",
+            term.provenance.value,
+            escape(term.detail),
+        )
+    verdict = {True: "[green]fits[/green]", False: "[red]does not fit[/red]", None: "[yellow]unknown[/yellow]"}[
+        entry.fits
+    ]
+    room = "" if entry.max_concurrency is None else f", room for {entry.max_concurrency} requests of full length"
+    title = f"memory per GPU on {escape(entry.gpu_product or 'unlabelled GPUs')}: {verdict}{room}"
+    body: list[RenderableType] = [_bar(entry)] if usable is not None else []
+    return Panel(Group(*body, table), title=title, title_align="left")
+
+
+def _bar(entry: MemoryStatus) -> Text:
+    """Use of the usable memory; what does not fit goes beyond the mark."""
+    usable, bar = entry.usable_gib or 1, Text()
+    drawn = 0
+    for colour, term in zip(TERM_COLOURS * 3, entry.terms, strict=False):
+        cells = min(2 * BAR_CELLS - drawn, round(term.gib_per_gpu / usable * BAR_CELLS))
+        bar.append("█" * cells, style=colour)
+        drawn += cells
+    bar.append("░" * max(0, BAR_CELLS - drawn), style="dim")
+    required = entry.required_gib or 0
+    bar.append(f"  {required:.1f} of {usable:.1f} GiB usable", style="red" if required > usable else "")
+    return bar
+
+
+def _layouts(status: InferenceModelStatus) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("GPU PRODUCT", "TENSOR", "PIPELINE", "GPUS/REPLICA", "NODES/REPLICA", "WHY"):
+        table.add_column(column, justify="left" if column in ("GPU PRODUCT", "WHY") else "right")
+    for layout in status.parallelism:
+        table.add_row(
+            escape(layout.gpu_product or "-"),
+            str(layout.tensor),
+            str(layout.pipeline),
+            str(layout.gpus_per_replica),
+            str(layout.nodes_per_replica),
+            f"{layout.provenance.value}: {escape(layout.reason)}",
+        )
+    return Panel(table, title="layout", title_align="left")
+
+
+def _groups(status: InferenceModelStatus, now: datetime) -> RenderableType:
+    groups = status.placement.groups
+    if not groups:
+        return Panel("no group is placed", title="groups", title_align="left")
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("GROUP", "STAGE", "SINCE", "NODES", "GPU PRODUCT", "WHAT DECIDED"):
+        table.add_column(column, no_wrap=column in ("GROUP", "STAGE", "SINCE"))
+    for group in groups:
+        table.add_row(
+            group.name,
+            _stage(group),
+            _ago(group.since, now),
+            ", ".join(group.nodes),
+            escape(group.gpu_product),
+            escape(group.message or "; ".join(group.facts)),
+        )
+    return Panel(table, title="groups", title_align="left")
+
+
+def _stage(group: GroupStatus) -> str:
+    colour = STAGE_COLOURS[group.stage]
+    detail = f" ({group.warmup_stage.value})" if group.warmup_stage is not None else ""
+    return f"[{colour}]{group.stage.value}[/{colour}]{detail}"
+
+
+def _conditions(conditions: Sequence[Condition], now: datetime) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"):
+        table.add_column(column, no_wrap=column != "MESSAGE")
+    for condition in conditions:
+        table.add_row(
+            escape(condition.type),
+            _verdict(condition),
+            escape(condition.reason),
+            _ago(condition.last_transition_time, now),
+            escape(condition.message),
+        )
+    return Panel(table, title="conditions", title_align="left")
+
+
+def _verdict(condition: Condition | None) -> str:
+    if condition is None:
+        return "[dim]-[/dim]"
+    progress = condition.type in (ConditionType.RECONCILING, ConditionType.STALLED)
+    colour = {"True": "yellow" if progress else "green", "False": "red", "Unknown": "yellow"}[condition.status]
+    return f"[{colour}]{condition.status}[/{colour}]"
+
+
+def _ago(moment: str, now: datetime) -> str:
+    """Age in the two largest units, as kubectl prints it."""
+    try:
+        seconds = max(0, int((now - parse_rfc3339(moment)).total_seconds()))
+    except ValueError:
+        return "-"
+    days, rest = divmod(seconds, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
+    first = next((index for index, (count, _) in enumerate(parts) if count), 3)
+    return "".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count) or "0s"
