@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -20,8 +22,9 @@ from e2e.localcluster.ports import ADDRESS, BIND_FAILURE, free_ports
 from e2e.localcluster.processes import SupervisedProcess, log_tail
 
 START_ATTEMPTS = 5
-READY_TIMEOUT_SECONDS = 90.0
+READY_TIMEOUT_SECONDS = 120.0
 POLL_SECONDS = 0.05
+PORT_NAMES = tuple(field.name for field in dataclasses.fields(Ports))
 CLIENTS = ("kube-controller-manager", "kube-scheduler")
 
 
@@ -53,10 +56,12 @@ class EmbeddedCluster(BaseCluster):
         folder: Path,
         binaries: Path,
         node_monitor_grace_seconds: int = components.NODE_MONITOR_GRACE_SECONDS,
+        choose_ports: Callable[[int], Sequence[int]] = free_ports,
     ) -> Self:
         """Start all four and return when they are ready and a first pod could be created.
 
-        `folder` must not exist yet. It is kept when the start fails; the error names it. Raises ClusterError.
+        `folder` must not exist yet. It is kept when the start fails; the error names it. `choose_ports` is asked again
+        when one of its ports was taken meanwhile. Raises ClusterError.
         """
         if node_monitor_grace_seconds < 1:
             raise ClusterError(f"node_monitor_grace_seconds: must be 1 or more, got {node_monitor_grace_seconds}")
@@ -66,7 +71,7 @@ class EmbeddedCluster(BaseCluster):
         cluster._write_fixed_files()
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
-                await cluster._start_on_free_ports()
+                await cluster._start_on(choose_ports(len(PORT_NAMES)))
             except PortTakenError:
                 await cluster._end_processes()
                 if attempt == START_ATTEMPTS:
@@ -116,9 +121,9 @@ class EmbeddedCluster(BaseCluster):
             client=self._authority.issue_client(user=user, groups=groups),
         )
 
-    async def _start_on_free_ports(self) -> None:
+    async def _start_on(self, numbers: Sequence[int]) -> None:
         layout = self.layout
-        ports = Ports(**dict(zip(Ports.__dataclass_fields__, free_ports(5), strict=True)))
+        ports = Ports(**dict(zip(PORT_NAMES, numbers, strict=True)))
         self.ports = ports
         self._kubeconfig(layout.admin_kubeconfig, user="kubernetes-admin", groups=("system:masters",))
         for component in CLIENTS:

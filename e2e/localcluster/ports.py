@@ -10,22 +10,24 @@ BIND_FAILURE = "address already in use"
 """What etcd and the Kubernetes servers log when a port was taken meanwhile."""
 
 
-def free_ports(count: int) -> tuple[int, ...]:
-    """Return `count` different ports that were free a moment ago.
+def free_ports(count: int, *, first: int = FIRST_PORT, last: int | None = None) -> tuple[int, ...]:
+    """Return `count` different ports from `first` to `last` (both included) that were free a moment ago.
 
-    They lie below the kernel's ephemeral range, so that no outgoing connection takes one by chance, and are drawn at
-    random, so that clusters that start together seldom meet. Raises OSError when the range is exhausted.
+    By default they lie below the kernel's ephemeral range, so that no outgoing connection takes one by chance, and they
+    are drawn at random, so that clusters that start together seldom meet. Raises OSError when there are too few.
     """
-    last = _first_ephemeral_port() - 1
-    candidates = list(range(FIRST_PORT, max(last, FIRST_PORT + 1000)))
+    last = _first_ephemeral_port() - 1 if last is None else last
+    candidates = list(range(first, last + 1))
     random.SystemRandom().shuffle(candidates)
     found: list[int] = []
     for port in candidates:
         if len(found) == count:
-            return tuple(found)
+            break
         if _is_free(port):
             found.append(port)
-    raise OSError(f"fewer than {count} free ports from {FIRST_PORT} to {last} on {ADDRESS}")
+    if len(found) < count:
+        raise OSError(f"fewer than {count} free ports from {first} to {last} on {ADDRESS}")
+    return tuple(found)
 
 
 def _first_ephemeral_port() -> int:

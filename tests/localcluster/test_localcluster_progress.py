@@ -1,0 +1,90 @@
+"""Progress of a build: exact counts, an estimate that follows the build's own speed, and little noise in logs."""
+
+import io
+
+import pytest
+
+from e2e.localcluster.progress import (
+    LINK_WEIGHT,
+    PACKAGE_CPU_SECONDS,
+    BarReporter,
+    BuildProgress,
+    LineReporter,
+    reporter_for,
+)
+
+
+def progress(*, done: int = 0, total: int | None = 1000, linked: int = 0, seconds: float = 0.0) -> BuildProgress:
+    return BuildProgress(
+        phase="compiling", done=done, total=total, linked=linked, links=4, seconds=seconds, processors=2
+    )
+
+
+def test_nothing_is_promised_while_the_total_is_unknown() -> None:
+    state = progress(total=None, done=12, seconds=3)
+    assert state.fraction is None
+    assert state.remaining_seconds is None
+    assert state.describe() == "compiling: 12 so far, 0:03 elapsed"
+
+
+def test_the_fraction_reaches_one_only_when_all_is_linked() -> None:
+    assert progress().fraction == 0
+    assert progress(done=1000).fraction == pytest.approx(1000 / (1000 + 4 * LINK_WEIGHT))
+    assert progress(done=1000, linked=4).fraction == 1
+    assert progress(done=1000, linked=4).remaining_seconds == 0
+
+
+def test_a_build_with_everything_cached_is_all_links() -> None:
+    assert progress(total=0, linked=2).fraction == 0.5
+
+
+def test_the_first_estimate_is_what_such_a_build_usually_takes() -> None:
+    assert progress().remaining_seconds == pytest.approx((1000 + 4 * LINK_WEIGHT) * PACKAGE_CPU_SECONDS / 2)
+
+
+@pytest.mark.parametrize("slowness", [0.5, 1.0, 3.0])
+def test_the_estimate_becomes_this_builds_own_speed(slowness: float) -> None:
+    whole = 200.0 * slowness
+    state = progress(done=580, seconds=whole * 580 / (1000 + 4 * LINK_WEIGHT))
+    assert state.fraction is not None
+    assert state.remaining_seconds == pytest.approx(whole * (1 - state.fraction))
+
+
+def test_the_estimate_never_falls_below_zero() -> None:
+    assert progress(seconds=10_000).remaining_seconds == 0
+
+
+def test_a_log_gets_one_line_in_ten_seconds() -> None:
+    lines: list[str] = []
+    reporter = LineReporter(lines.append)
+    for second in range(0, 31):
+        reporter.show(progress(done=second, seconds=float(second)))
+    assert [line.split()[3] for line in lines] == ["10", "20", "30"]
+    assert all(line.endswith("left\n") for line in lines)
+
+
+def test_a_new_phase_starts_its_own_ten_seconds() -> None:
+    lines: list[str] = []
+    reporter = LineReporter(lines.append)
+    reporter.show(BuildProgress(phase="fetching", done=1, total=None, linked=0, links=4, seconds=25, processors=2))
+    reporter.show(progress(seconds=3))
+    assert len(lines) == 1
+    reporter.show(progress(seconds=10))
+    assert len(lines) == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar_and_a_file_gets_lines() -> None:
+    terminal, file = Terminal(), io.StringIO()
+    assert isinstance(reporter_for(file), LineReporter)
+    with reporter_for(terminal) as reporter:
+        assert isinstance(reporter, BarReporter)
+        reporter.say("building [with brackets]")
+        reporter.show(progress(total=None, done=3))
+        reporter.show(progress(done=500, seconds=50))
+    assert "building [with brackets]" in terminal.getvalue()
+    assert "500 of 1000 packages" in terminal.getvalue()
