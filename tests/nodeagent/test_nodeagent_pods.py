@@ -1,11 +1,12 @@
 """The life of pods on a real API server and scheduler."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
-from e2e.localcluster import MERGE_PATCH
+from e2e.localcluster import MERGE_PATCH, Cluster
 from tests.nodeagent.bench import Bench, condition, main_state
 
 pytestmark = pytest.mark.apiserver
@@ -250,7 +251,19 @@ async def test_simulator_serves_on_the_pods_address_and_makes_it_ready(bench: Be
     assert log.exists()
 
 
-async def test_nothing_is_written_at_rest_but_leases(bench: Bench) -> None:
+def writes(cluster: Cluster, bench: Bench) -> int:
+    """Return how many writes to the pods and nodes of this test the API server has been asked for."""
+    assert cluster.audit_log_path is not None
+    found = 0
+    for line in cluster.audit_log_path.read_text().splitlines():
+        event = json.loads(line)
+        about = event.get("requestURI", "")
+        ours = bench.pods in about or f"/nodes/{bench.prefix}" in about
+        found += ours and event["verb"] not in {"get", "list", "watch"} and event["stage"] == "ResponseComplete"
+    return found
+
+
+async def test_nothing_is_written_at_rest_but_leases(cluster: Cluster, bench: Bench) -> None:
     container = bench.serving(readinessProbe={"httpGet": {"path": "/ready", "port": "http"}, "periodSeconds": 1})
     (bench.state_dir / "ready").touch()
     await bench.create(bench.pod("calm", readinessGates=WARM_GATE, container=container))
@@ -264,6 +277,8 @@ async def test_nothing_is_written_at_rest_but_leases(bench: Bench) -> None:
 
     lease = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{bench.node()}"
     before = await versions()
+    written = writes(cluster, bench)
+    assert written > 0
     renewed = set()
 
     async def renewed_four_times() -> bool:
@@ -272,6 +287,7 @@ async def test_nothing_is_written_at_rest_but_leases(bench: Bench) -> None:
 
     await bench.api.wait_until(renewed_four_times, what="four Lease renewals")
     assert await versions() == before
+    assert writes(cluster, bench) == written
 
 
 async def test_ready_is_corrected_when_somebody_else_overwrites_it(bench: Bench) -> None:
