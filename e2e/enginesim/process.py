@@ -6,7 +6,8 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
 from aiohttp import web
 
@@ -42,6 +43,18 @@ def main(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         return _refuse(f"cannot listen: {error}")
     except ValueError as error:
         return _refuse(f"ValueError: {error}")
+
+
+def run_logged(arguments: Sequence[str], environment: Mapping[str, str], log_path: str) -> NoReturn:
+    """`main` as the target of a forked process, with standard output and error in a file.
+
+    Most of an engine's start is the import of its libraries. A parent that starts many saves it with
+    `multiprocessing`'s "forkserver" context and `set_forkserver_preload(["e2e.enginesim.process"])`.
+    """
+    with Path(log_path).open("ab") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+    sys.exit(main(arguments, environment))
 
 
 def _refuse(message: str, *, status: int = 1) -> int:

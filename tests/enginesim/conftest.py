@@ -5,16 +5,14 @@ import json
 import multiprocessing
 import os
 import secrets
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from e2e.enginesim.flags import parse_flags
-from e2e.enginesim.process import EngineService, main
+from e2e.enginesim.process import EngineService, run_logged
 from e2e.enginesim.settings import read_settings
 
 DEADLINE_SECONDS = 60
@@ -177,7 +175,7 @@ class Spawned:
 def forks():
     """Forks engines off one process that has imported them: an import costs more than most tests."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", "e2e.enginesim.process", "tests.enginesim.conftest"])
+    context.set_forkserver_preload(["__main__", "e2e.enginesim.process"])
     return context
 
 
@@ -191,7 +189,7 @@ async def spawn(session, tmp_path, forks):
         variables = {**FAST, **{f"ENGINESIM_{name}": value for name, value in environment.items()}}
         log = tmp_path / f"{len(processes)}.log"
         arguments = ["serve", "tiny", "--host", host, *flags.split()]
-        process = forks.Process(target=run_engine, args=(arguments, variables, str(log)), daemon=True)
+        process = forks.Process(target=run_logged, args=(arguments, variables, str(log)), daemon=True)
         process.start()
         processes.append(process)
         return Spawned(process, Client(f"http://{host}:8000", session), log)
@@ -200,11 +198,3 @@ async def spawn(session, tmp_path, forks):
     for process in processes:
         process.kill()
         process.join()
-
-
-def run_engine(arguments, environment, log):
-    """What `python -m e2e.enginesim` does, with its output in a file."""
-    with Path(log).open("wb") as output:
-        for stream in (1, 2):
-            os.dup2(output.fileno(), stream)
-    sys.exit(main(arguments, environment))
