@@ -8,6 +8,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def to_yaml(manifest: dict[str, Any]) -> str:
 
 def crd_files(directory: Path) -> dict[Path, str]:
     """Return path and text of the CRD manifest of each kind."""
-    return {directory / _file_name(kind): MARK + to_yaml(custom_resource_definition(kind)) for kind in KINDS}
+    return {directory / _file_name(kind): MARK + _manifest(kind) for kind in KINDS}
 
 
 def page_files(directory: Path) -> dict[Path, str]:
@@ -41,7 +42,7 @@ def chart_files(directory: Path) -> dict[Path, str]:
     """
     files = {}
     for kind in KINDS:
-        head, marker, tail = to_yaml(custom_resource_definition(kind)).partition("metadata:\n")
+        head, marker, tail = _manifest(kind).partition("metadata:\n")
         if "{{" in head + tail:
             raise ValueError(f"{kind.crd_name}: text holds '{{{{', which Helm would take for a template")
         text = f"{MARK}{{{{- if .Values.crds.enabled }}}}\n{head}{marker}{_KEEP}{tail}{{{{- end }}}}\n"
@@ -54,6 +55,11 @@ _KEEP = """  {{- if .Values.crds.keep }}
     helm.sh/resource-policy: keep
   {{- end }}
 """
+
+
+@cache
+def _manifest(kind: Kind) -> str:
+    return to_yaml(custom_resource_definition(kind))
 
 
 def _file_name(kind: Kind) -> str:
