@@ -115,6 +115,7 @@ def decide(
     holds. Removal order on the way down: not yet serving before serving, youngest first.
     """
     backoff = backoff or Backoff()
+    groups = sorted(groups, key=lambda g: g.name)
     wanted = target.replicas
     kinds = _sort(groups, target, frozenset() if target.frozen else frozenset(moving_nodes))
     attempts = _highest_attempts(groups)
@@ -135,11 +136,13 @@ def decide(
     outdated_leaving = [g for g in kinds.leaving if not target.matches(g) and not g.deleting]
     if outdated_ready or outdated_leaving:
         room = min(room, wanted + SURGE - occupied - len(outdated_ready) - len(outdated_leaving))
-    retries = [_retry(g, attempts, _failures(g, backoff) + 1) for g in kept if waits[g.name] <= 0]
+    retries = [
+        _retry(g, attempts, _failures(g, backoff) + 1) for g in kept if waits[g.name] <= 0 and target.describes(g)
+    ]
     retries += [
         _retry(g, attempts, g.assignment.failures if g.assignment else 0)
         for g in kinds.lost
-        if target.matches(g) and not _superseded(g, attempts)
+        if target.describes(g) and not _superseded(g, attempts)
     ]
 
     removed = {removal.group.name for removal in removals}
