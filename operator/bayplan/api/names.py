@@ -52,6 +52,8 @@ ANNOTATION_LAYOUTS: Final = f"{GROUP}/layouts"
 SCHEDULING_GATE: Final = f"{GROUP}/placement"
 CONDITION_WARM: Final = f"{GROUP}/warm"
 """readinessGate and pod condition: a real generation succeeded on exactly the containers named in its message."""
+WARMUP_FAILED: Final = "WarmupFailed"
+"""Reason of a warm condition that is False because the warm-up was given up; the group is then replaced."""
 ENGINE_CONTAINER: Final = "engine"
 ENGINE_PORT: Final = 8000
 
