@@ -55,7 +55,7 @@ def node_obstacle(node: Node, request: GroupRequest, shape: GroupShape) -> Obsta
     """The first thing, apart from room, that keeps one pod of `shape` off `node`; None when nothing does."""
     if node.gpus == 0 and node.gpus_expected == 0:
         return Obstacle.NO_GPU
-    if shape.gpu_product is not None and bare_product(node.gpu_product) != bare_product(shape.gpu_product):
+    if shape.gpu_product not in (None, node.gpu_product) and not _same_product(node, shape):
         return Obstacle.PRODUCT
     if request.node_selector and any(node.labels.get(k) != v for k, v in request.node_selector.items()):
         return Obstacle.SELECTOR
@@ -91,6 +91,10 @@ def admission_problem(node: Node, request: GroupRequest, shape: GroupShape) -> s
 def repelling_taints(node: Node, tolerations: Sequence[Toleration]) -> tuple[Taint, ...]:
     """Taints of the node that keep pods away and are not tolerated."""
     return tuple(taint for taint in node.taints if taint.effect in _REPELLING and not tolerates(tolerations, taint))
+
+
+def _same_product(node: Node, shape: GroupShape) -> bool:
+    return shape.gpu_product is None or bare_product(node.gpu_product) == bare_product(shape.gpu_product)
 
 
 def _state_obstacle(node: Node) -> Obstacle | None:
