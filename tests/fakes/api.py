@@ -69,6 +69,21 @@ class FakeApi:
         key = Key(body["metadata"].get("namespace", ""), body["metadata"]["name"])
         return copy.deepcopy(self._store(resource, key, copy.deepcopy(body)))
 
+    def changes(self, resource: Resource, since: int) -> list[WatchEvent]:
+        """Return what a watch from version `since` would have delivered by now, for tests that deliver by hand."""
+        return [
+            WatchEvent(
+                "DELETED" if kind == "DELETED" else "ADDED" if before is None else "MODIFIED", copy.deepcopy(obj)
+            )
+            for version, kind, before, obj in self._history.get(resource, [])
+            if version > since
+        ]
+
+    @property
+    def version(self) -> int:
+        """The newest resourceVersion."""
+        return self._version
+
     def edit(self, resource: Resource, key: Key, change: Callable[[Json], None]) -> Json:
         """Let somebody else change an object in place."""
         obj = copy.deepcopy(self._find(resource, key))
@@ -288,7 +303,8 @@ class FakeApi:
         for field, wanted in (("uid", uid), ("resourceVersion", resource_version)):
             if wanted is not None and metadata[field] != wanted:
                 raise Conflict(f"precondition failed: {field} is {metadata[field]}", status=409, reason="Conflict")
-        running = resource is PODS and obj["spec"].get("nodeName") and grace_seconds != 0
+        ended = obj.get("status", {}).get("phase") in ("Failed", "Succeeded")
+        running = resource is PODS and obj["spec"].get("nodeName") and grace_seconds != 0 and not ended
         if running or metadata.get("finalizers"):
             grace = grace_seconds if grace_seconds is not None else obj["spec"].get("terminationGracePeriodSeconds", 30)
             metadata.setdefault("deletionTimestamp", rfc3339(self._now()))

@@ -35,6 +35,11 @@ class FakeClock:
         """How many timers are armed."""
         return sum(timer.callback is not None for _, _, timer in self._timers)
 
+    @property
+    def next_due(self) -> float | None:
+        """When the next armed timer fires."""
+        return min((due for due, _, timer in self._timers if timer.callback is not None), default=None)
+
     async def advance(self, seconds: float) -> None:
         """Move on by `seconds`, firing timers in order and letting tasks run after each."""
         until = self._now + seconds

@@ -63,8 +63,12 @@ def _without(target: Any, previous: Any, applied: Any) -> Any:
     if isinstance(target, list) and isinstance(previous, list):
         now = applied if isinstance(applied, list) else []
         if key := _list_key([*target, *previous, *now]):
-            gone = {item[key] for item in previous} - {item[key] for item in now}
-            return [item for item in target if item[key] not in gone]
+            before, after = ({item[key]: item for item in items} for items in (previous, now))
+            return [
+                _without(item, before.get(item[key], {}), after.get(item[key], {}))
+                for item in target
+                if item[key] in after or item[key] not in before
+            ]
     return target
 
 

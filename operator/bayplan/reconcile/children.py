@@ -19,6 +19,7 @@ from bayplan.cluster.resources import CONTROLLER_REVISIONS, PDBS, SERVICES, Key,
 from bayplan.planning.members import Group
 from bayplan.reconcile import manifests, podpatches
 from bayplan.reconcile.fleet import BY_OWNER
+from bayplan.reconcile.groups import WorldChangedError
 from bayplan.reconcile.manifests import ModelIdentity
 
 KEPT_REVISIONS = 10
@@ -156,10 +157,15 @@ class ChildWriter:
         try:
             store.put(view_child(await self._port.create(resource, meta["namespace"], body)))
         except AlreadyExists:
-            found = view_child(await self._port.get(resource, meta["namespace"], meta["name"]))
+            raw = await self._port.get(resource, meta["namespace"], meta["name"])
+            found = view_child(raw)
             store.put(found)
-            if found.owner_uid != model.uid:
-                raise NameTakenError(resource, found.key) from None
+            if found.owner_uid == model.uid:
+                return
+            if _is_left_over(raw, model):
+                text = f"{resource} {found.key} belongs to a deleted model of this name and is not gone yet"
+                raise WorldChangedError(text) from None
+            raise NameTakenError(resource, found.key) from None
         except ApiError as error:
             if not error.outcome_unknown:
                 raise
@@ -169,6 +175,15 @@ class ChildWriter:
         with suppress(NotFound, Conflict):
             await self._port.delete(resource, child.key.namespace, child.key.name, uid=child.uid)
         store.discard(child.key, child.uid, child.resource_version)
+
+
+def _is_left_over(raw: Mapping[str, Any], model: ModelIdentity) -> bool:
+    """Whether an object of another owner waits for the garbage collector: its owner had this model's name."""
+    owners = raw["metadata"].get("ownerReferences") or ()
+    return any(
+        owner.get("controller") and (owner.get("kind"), owner.get("name")) == (names.INFERENCEMODEL_KIND, model.name)
+        for owner in owners
+    )
 
 
 class NameTakenError(Exception):

@@ -56,6 +56,7 @@ class ModelPass:
                 moved = await self._step(actions)
             except WorldChangedError as error:
                 logger.info("%s: %s; deciding again", self._key, error)
+                self.findings.blocker = self.findings.blocker or Blocker(Reason.RESERVING, str(error))
                 waits.append(LOOK_AGAIN_SECONDS)
                 break
             except NameTakenError as error:

@@ -59,12 +59,8 @@ class Reserver:
         await self._ensure_snapshot()
         moved = False
         for creation in creations:
-            try:
-                if not await self._reserve(creation):
-                    break
-            except WorldChangedError as error:
-                self._findings.blocker = Blocker(Reason.RESERVING, str(error))
-                raise
+            if not await self._reserve(creation):
+                break
             moved = True
         return moved
 

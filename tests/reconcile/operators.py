@@ -1,0 +1,196 @@
+"""One operator process in a test: caches of its own, fed by hand from a `FakeApi`, and the real reconciler."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from bayplan.cluster.cache import Store, object_key, version_number
+from bayplan.cluster.clock import sleep
+from bayplan.cluster.controller import Result
+from bayplan.cluster.errors import ApiError
+from bayplan.cluster.port import Port
+from bayplan.cluster.resources import (
+    CONTROLLER_REVISIONS,
+    INFERENCE_MODELS,
+    NODES,
+    PDBS,
+    PODS,
+    RESOURCE_QUOTAS,
+    SERVICES,
+    Key,
+    Resource,
+)
+from bayplan.reconcile.children import ChildWriter, child_store, view_child
+from bayplan.reconcile.fleet import Fleet, FleetLimits, node_store, pod_store, view_node
+from bayplan.reconcile.inferencemodel import InferenceModelReconciler, ReconcileSettings
+from bayplan.reconcile.modelview import ModelView, view_model
+from bayplan.reconcile.pods import view_pod
+from bayplan.reconcile.quotas import view_quota
+from bayplan.telemetry.engine import EnginePort
+from tests.fakes.api import FakeApi
+from tests.fakes.clock import FakeClock
+
+BASE = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+RETRY_SECONDS = 1.0
+
+
+def wall_clock(clock: FakeClock) -> Callable[[], datetime]:
+    """Date and time that move with a fake clock."""
+    start = clock.time()
+    return lambda: BASE + timedelta(seconds=clock.time() - start)
+
+
+@dataclass(frozen=True, slots=True)
+class EmittedEvent:
+    key: Key
+    reason: str
+    message: str
+    warning: bool
+
+
+class Events:
+    def __init__(self) -> None:
+        self.emitted: list[EmittedEvent] = []
+
+    def emit(self, view: ModelView, *, reason: str, message: str, warning: bool) -> None:
+        self.emitted.append(EmittedEvent(view.key, reason, message, warning))
+
+    def reasons(self) -> list[str]:
+        return [event.reason for event in self.emitted]
+
+
+class Operator:
+    """`load` fills the caches as the start barrier does; `deliver` moves them on; `step` reconciles what is queued.
+
+    `port` may stand between the reconciler and the API; the caches are always read from `api`.
+    """
+
+    def __init__(
+        self,
+        api: FakeApi,
+        clock: FakeClock,
+        engine: EnginePort,
+        *,
+        now: Callable[[], datetime],
+        port: Port | None = None,
+        seed: int = 0,
+        settings: ReconcileSettings | None = None,
+    ) -> None:
+        port = port or api
+        self.events = Events()
+        self.errors: list[Exception] = []
+        self.queued: dict[Key, None] = {}
+        self.requeue_after: dict[Key, float | None] = {}
+        self._api = api
+        self._clock = clock
+        self.models: Store[Any] = Store(INFERENCE_MODELS)
+        self.pods, self.nodes = pod_store(), node_store()
+        quotas: Store[Any] = Store(RESOURCE_QUOTAS)
+        services, budgets, revisions = (child_store(r) for r in (SERVICES, PDBS, CONTROLLER_REVISIONS))
+        self._feeds: dict[Resource, tuple[Store[Any], Callable[[Any], Any]]] = {
+            NODES: (self.nodes, view_node),
+            RESOURCE_QUOTAS: (quotas, view_quota),
+            INFERENCE_MODELS: (self.models, view_model),
+            PODS: (self.pods, view_pod),
+            SERVICES: (services, view_child),
+            PDBS: (budgets, view_child),
+            CONTROLLER_REVISIONS: (revisions, view_child),
+        }
+        self._seen: dict[Resource, int] = {}
+        self._closed = False
+        fleet = Fleet(
+            nodes=self.nodes,
+            pods=self.pods,
+            is_ours=lambda uid: bool(uid) and self.models.by_uid(uid) is not None,
+            now=now,
+            limits=FleetLimits(),
+        )
+        self.fleet = fleet
+        self.reconciler = InferenceModelReconciler(
+            port,
+            models=self.models,
+            fleet=fleet,
+            quotas=quotas,
+            children=ChildWriter(port, services=services, budgets=budgets, revisions=revisions),
+            engine=engine,
+            events=self.events,
+            settings=settings or ReconcileSettings(),
+            now=now,
+            sleep=lambda seconds: sleep(clock, seconds),
+            seed=seed,
+        )
+        self.reconciler.queue = self
+
+    # --- the queue as the reconciler sees it -----------------------------------------------------------------------
+
+    def enqueue(self, key: Key) -> None:
+        self.queued[key] = None
+
+    def enqueue_after(self, key: Key, seconds: float) -> None:
+        def due() -> None:
+            if not self._closed:
+                self.enqueue(key)
+
+        self._clock.call_later(seconds, due)
+
+    # --- caches ----------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """List everything, then queue every model."""
+        for resource, (store, view) in self._feeds.items():
+            for raw in self._api.objects(resource):
+                store.put(view(raw))
+            store.advance(self._api.version)
+            self._seen[resource] = self._api.version
+        for model in self.models.values():
+            self.enqueue(model.key)
+
+    def deliver(self, resource: Resource | None = None, *, limit: int | None = None) -> int:
+        """Feed up to `limit` waiting watch events, of one resource or of all; return how many there were."""
+        count = 0
+        for kind in self._feeds if resource is None else (resource,):
+            for event in self._api.changes(kind, self._seen[kind])[:limit]:
+                self._take(kind, event.type, event.object)
+                count += 1
+        return count
+
+    def _take(self, resource: Resource, kind: str, raw: dict[str, Any]) -> None:
+        store, view = self._feeds[resource]
+        version = version_number(raw["metadata"]["resourceVersion"])
+        if kind == "DELETED":
+            store.discard(object_key(raw), raw["metadata"]["uid"], version)
+        else:
+            store.put(view(raw))
+        store.advance(version)
+        self._seen[resource] = version
+
+    # --- work ------------------------------------------------------------------------------------------------------
+
+    async def reconcile(self, key: Key) -> None:
+        """Reconcile one key as the controller would, failures and requests to come back included."""
+        self.queued.pop(key, None)
+        try:
+            result = await self.reconciler.reconcile(key)
+        except Exception as error:
+            self.errors.append(error)
+            result = Result(requeue_after=RETRY_SECONDS)
+            if not isinstance(error, ApiError):
+                raise
+        self.requeue_after[key] = result.requeue_after
+        if result.requeue_after == 0:
+            self.enqueue(key)
+        elif result.requeue_after is not None:
+            self.enqueue_after(key, result.requeue_after)
+
+    async def step(self) -> bool:
+        """Deliver what waits and reconcile what is queued, once; return whether there was anything."""
+        delivered = self.deliver()
+        keys = list(self.queued)
+        for key in keys:
+            await self.reconcile(key)
+        return bool(delivered or keys)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self.reconciler.close()
