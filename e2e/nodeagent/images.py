@@ -113,9 +113,9 @@ def build_simulator(request: ContainerRequest) -> Launch:
     paths = [str(_ROOT), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     environment.setdefault("PYTHONUNBUFFERED", "1")
-    return Launch(
-        argv=[sys.executable, "-m", "e2e.enginesim", "--host", request.pod_ip, *arguments], environment=environment
-    )
+    # Last, so that it wins over a --host of the pod's own: 0.0.0.0 would take the port on every pod's address.
+    argv = [sys.executable, "-m", "e2e.enginesim", *arguments, "--host", request.pod_ip]
+    return Launch(argv=argv, environment=environment)
 
 
 def build_real_engine(request: ContainerRequest) -> Launch:
@@ -125,7 +125,8 @@ def build_real_engine(request: ContainerRequest) -> Launch:
             host=request.pod_ip,
             port=ENGINE_PORT,
             container_args=[*request.command, *request.args],
-            env=base_environment(request),
+            # The engine keeps what it has found out about model classes under HOME; looking again takes half a minute.
+            env=base_environment(request) | {"HOME": str(Path.home())} | dict(request.environment),
             installation=installed(),
         )
     except (NotInstalledError, UnsupportedArgumentsError) as error:

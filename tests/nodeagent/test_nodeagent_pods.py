@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -241,12 +242,16 @@ async def test_pod_finds_its_own_name(bench: Bench) -> None:
 
 async def test_simulator_serves_on_the_pods_address_and_makes_it_ready(bench: Bench) -> None:
     probe = {"httpGet": {"path": "/v1/models", "port": 8000}, "periodSeconds": 1, "failureThreshold": 60}
-    container = {"image": "vllm/vllm-openai:v0.32.0", "args": ["org/tiny", "--max-model-len", "512"]}
+    # People write --host 0.0.0.0, which must not take the port of every other pod.
+    args = ["org/tiny", "--max-model-len", "512", "--host", "0.0.0.0"]
+    container = {"image": "vllm/vllm-openai:v0.32.0", "args": args}
     await bench.create(bench.pod("engine", container=container | {"startupProbe": probe, "readinessProbe": probe}))
     ready = await bench.until("engine", lambda pod: condition(pod, "Ready").get("status") == "True", seconds=40)
     address = ready["status"]["podIP"]
     async with bench.agent.services.session.get(f"http://{address}:8000/v1/models") as answer:
         assert (await answer.json())["data"][0]["id"] == "org/tiny"
+    with socket.socket() as other:
+        other.bind((bench.agent.state().node(bench.node()).address, 8000))
     log = bench.agent.log_dir / bench.namespace / "engine" / "main.log"
     assert log.exists()
 
