@@ -1,6 +1,7 @@
 """`make demo`: a model from `kubectl apply` to an answered request, and seven more scenes, on a real control plane.
 
-Asks nothing; exits 0 only if every scene reached its state. `--keep` leaves the last state running until Ctrl-C.
+Asks nothing; exits 0 only if every scene reached its state. `--all` (`make demo-all`) adds scenes that are worth a
+longer look, `--keep` leaves the last state running until Ctrl-C.
 """
 
 import asyncio
@@ -32,9 +33,9 @@ class Demo:
         self.system = system
         self.tell = tell
 
-    async def run(self) -> None:
-        """Play all scenes."""
-        for scene in (
+    async def run(self, *, everything: bool) -> int:
+        """Play the scenes; return how many there were."""
+        scenes = [
             self.fleet,
             self.first_model,
             self.tensor_parallel,
@@ -43,8 +44,12 @@ class Demo:
             self.scaling,
             self.node_loss,
             self.deletion,
-        ):
+        ]
+        if everything:
+            scenes += [self.two_nodes, self.operator_killed, self.wrong_spec]
+        for scene in scenes:
             await scene()
+        return len(scenes)
 
     async def fleet(self) -> None:
         """Scene 1."""
@@ -194,7 +199,7 @@ class Demo:
 
     async def deletion(self) -> None:
         """Scene 8."""
-        self.tell.scene(8, "Delete", "Children belong to their model: garbage collection takes all of them.")
+        self.tell.scene(8, "Delete everything", "Children belong to their model: garbage collection takes all of them.")
         await self.tell.kubectl("delete imodel --all")
         kinds = "pods,services,poddisruptionbudgets,controllerrevisions"
         selector = "app.kubernetes.io/managed-by=bayplan"
@@ -204,6 +209,66 @@ class Demo:
 
         await self.tell.wait(nothing_left, what="nothing left", timeout_seconds=60)
         await self.tell.kubectl(f"get {kinds} -l {selector}")
+
+    async def two_nodes(self) -> None:
+        """Scene 9."""
+        self.tell.scene(
+            9,
+            "A replica over two nodes, and one of its ranks dies",
+            "The group is placed in one rack, starts as one engine, fails as a whole and is replaced as a whole.",
+        )
+        await self.tell.kubectl(f"apply -f {MODELS}/two-node.yaml")
+        model = await self.tell.follow("two-node", is_ready(1), what="one ready replica on two nodes")
+        await self.tell.kubectl("get pods -l bayplan.dev/model=two-node -o wide")
+        self.tell.say("; ".join(model["status"]["placement"]["groups"][0]["facts"][:2]))
+        group = model["status"]["placement"]["groups"][0]["name"]
+        self.tell.typed(f"python -m e2e.nodeagent.control kill-pod default/{group}-1")
+        await self.system.control("/kill-pod", namespace="default", name=f"{group}-1", exit_code=1)
+        model = await self.tell.follow(
+            "two-node",
+            lambda m: is_ready(1)(m) and m["status"]["placement"]["groups"][0]["name"] != group,
+            what="the next attempt ready",
+        )
+        self.tell.say(f"replaced whole by {model['status']['placement']['groups'][0]['name']}")
+
+    async def operator_killed(self) -> None:
+        """Scene 10."""
+        self.tell.scene(
+            10,
+            "The operator is killed while a model starts",
+            "All state is in the pods: the next operator goes on where the last one stopped.",
+        )
+        await self.tell.kubectl(f"apply -f {MODELS}/llama-8b.yaml")
+        await self.tell.follow("llama-8b", lambda m: m["status"].get("warmingReplicas", 0) > 0, what="warming replicas")
+        pods = {pod["metadata"]["uid"] for pod in await self.heads("llama-8b")}
+        self.tell.typed("kill -9 <operator>")
+        await self.system.kill_operator(self.system.operators[0])
+        await self.system.start_operator()
+        await self.tell.follow("llama-8b", is_ready(2), what="two ready replicas", timeout_seconds=90)
+        if {pod["metadata"]["uid"] for pod in await self.heads("llama-8b")} != pods:
+            raise SceneFailedError("the restarted operator replaced pods")
+        self.tell.say("the same pods became ready")
+
+    async def wrong_spec(self) -> None:
+        """Scene 11."""
+        self.tell.scene(
+            11,
+            "Wrong specs are refused at apply",
+            "The API server knows every bound and rule; the message names the field and what would be accepted.",
+        )
+        patches = {
+            "a negative number": '{"spec":{"replicas":-1}}',
+            "a flag that would contradict the plan": '{"spec":{"engine":{"args":["--max-model-len=4096"]}}}',
+            "an immutable field": '{"spec":{"model":{"name":"other"}}}',
+        }
+        for what, patch in patches.items():
+            self.tell.say(what)
+            try:
+                await self.tell.kubectl(f"patch imodel llama-8b --type merge -p '{patch}'")
+            except SceneFailedError:
+                continue
+            raise SceneFailedError(f"{what} was accepted")
+        await self.deletion()
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
@@ -232,23 +297,27 @@ class Demo:
         return zones
 
 
-async def play(*, keep: bool) -> None:
+async def play(*, keep: bool, everything: bool) -> None:
     """Run the demo on a cluster of its own."""
     async with stack(name="demo", inventory=INVENTORIES / "demo.yaml") as system:
         tell = Narrator(kubeconfig=system.cluster.kubeconfig_path)
-        await Demo(system, tell).run()
-        tell.console.print(f"\n[bold green]All eight scenes reached their state in {tell.seconds:.0f} s.[/bold green]")
+        scenes = await Demo(system, tell).run(everything=everything)
+        tell.console.print(
+            f"\n[bold green]All {scenes} scenes reached their state in {tell.seconds:.0f} s.[/bold green]"
+        )
         if keep:
             tell.console.print(f"export KUBECONFIG={system.cluster.kubeconfig_path}   # Ctrl-C ends it")
             await asyncio.Event().wait()
 
 
 def main(
-    *, keep: Annotated[bool, typer.Option("--keep", help="Leave the system running until Ctrl-C.")] = False
+    *,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the system running until Ctrl-C.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Play every scene, not only the best.")] = False,
 ) -> None:
     """Play the demo."""
     try:
-        asyncio.run(play(keep=keep))
+        asyncio.run(play(keep=keep, everything=everything))
     except KeyboardInterrupt:
         raise typer.Exit(0 if keep else 130) from None
     except (SceneFailedError, StackError, ClusterError, TimeoutError) as error:

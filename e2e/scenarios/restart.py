@@ -106,7 +106,7 @@ class Life:
         pods = await pods_of(self.api, "group")
         victim = next(pod for pod in pods if pod["metadata"]["labels"][names.LABEL_RANK] == "1")
         try:
-            await self.system.control("/kill-pod", namespace="default", name=victim["metadata"]["name"], exitCode=1)
+            await self.system.control("/kill-pod", namespace="default", name=victim["metadata"]["name"], exit_code=1)
         except StackError as error:
             raise DivergedError(f"crash: {error}") from None
 
