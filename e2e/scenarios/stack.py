@@ -35,6 +35,7 @@ QUICK_LIMITS = {
     "longestBackoffSeconds": 20,
 }
 """Operator limits for scenarios: the same rules, with less waiting."""
+LISTENING = "probes and metrics on "
 
 
 class StackError(Exception):
@@ -59,26 +60,19 @@ class Stack:
     async def start_operator(self) -> SupervisedProcess:
         """Start one more operator process (the first leads, the next stand by) and wait until it answers."""
         self.started += 1
-        log = self.cluster.folder / f"operator-{self.started}.log"
-        process = SupervisedProcess.start(
-            [sys.executable, "-m", "bayplan", "operator", "--config", str(self.configuration)],
+        process = start_operator(
             name=f"operator-{self.started}",
-            log_path=log,
-            environment={
-                **os.environ,
-                "KUBECONFIG": str(self.operator_kubeconfig),
-                "POD_NAMESPACE": NAMESPACE,
-                "POD_NAME": f"operator-{self.started}",
-            },
-            folder=REPOSITORY,
+            folder=self.cluster.folder,
+            kubeconfig=self.operator_kubeconfig,
+            configuration=self.configuration,
         )
         self.operators.append(process)
-        await wait_for_line(process, "probes and metrics on ", START_SECONDS)
+        await wait_for_line(process, LISTENING, START_SECONDS)
         return process
 
     def operator_url(self, process: SupervisedProcess) -> str:
         """Return the address of an operator's probes and metrics."""
-        return read_line(process.log_path, "probes and metrics on ").split("probes and metrics on ")[1].strip()
+        return operator_url(process)
 
     async def stop_operator(self, process: SupervisedProcess) -> None:
         """Stop cleanly, as a rolling update would."""
@@ -88,12 +82,7 @@ class Stack:
     async def kill_operator(self, process: SupervisedProcess) -> None:
         """SIGKILL the operator itself, as the kernel's out-of-memory killer would."""
         self.operators.remove(process)
-        with suppress(psutil.NoSuchProcess):
-            for child in psutil.Process(process.identity.pid).children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
-        await process.wait()
-        await process.stop()
+        await kill_operator(process)
 
     async def control(self, path: str, **body: Any) -> Any:
         """Tell the node agent to lose something."""
@@ -145,6 +134,37 @@ async def wait_for_line(process: SupervisedProcess, mark: str, timeout_seconds: 
             f"{process.name} did not say '{mark}' in {timeout_seconds:g} s:\n{log_tail(process.log_path)}"
         ) from None
     return line
+
+
+def start_operator(*, name: str, folder: Path, kubeconfig: Path, configuration: Path) -> SupervisedProcess:
+    """Start `bayplan operator` with its log in `folder`."""
+    return SupervisedProcess.start(
+        [sys.executable, "-m", "bayplan", "operator", "--config", str(configuration)],
+        name=name,
+        log_path=folder / f"{name}.log",
+        environment={
+            **os.environ,
+            "KUBECONFIG": str(kubeconfig),
+            "POD_NAMESPACE": NAMESPACE,
+            "POD_NAME": name,
+        },
+        folder=REPOSITORY,
+    )
+
+
+def operator_url(process: SupervisedProcess) -> str:
+    """Return the address of an operator's probes and metrics, which it logs once it listens."""
+    return read_line(process.log_path, LISTENING).split(LISTENING)[1].strip()
+
+
+async def kill_operator(process: SupervisedProcess) -> None:
+    """SIGKILL the operator itself, without its supervisor telling it first, and wait for its end."""
+    with suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.identity.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+    await process.wait()
+    await process.stop()
 
 
 def roles() -> list[dict[str, Any]]:
