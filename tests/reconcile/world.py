@@ -5,8 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bayplan.api import names
+from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.meta import rfc3339
+from bayplan.api.revision import revision_hash
+from bayplan.api.validation import parse_spec
 from bayplan.cluster.resources import INFERENCE_MODELS, NODES, PODS, Key, Resource
+from bayplan.planning.members import group_name
 from bayplan.reconcile.inferencemodel import ReconcileSettings
 from tests.api.specs import MINIMAL_SPEC
 from tests.fakes.api import FakeApi
@@ -85,6 +89,8 @@ class World:
         self.settings = settings
         self.dead_nodes: set[str] = set()
         """Nodes whose kubelet does nothing."""
+        self.crashing_images: set[str] = set()
+        """Images whose engine ends with code 3 as soon as it starts."""
         self.operator = self.new_operator()
         self._addresses: dict[str, str] = {}
 
@@ -183,6 +189,13 @@ class World:
     def address(self, pod_name: str) -> str:
         return str(self.pod(pod_name)["status"]["podIP"])
 
+    def head_name(self, key: Key, *, ordinal: int = 0, attempt: int = 0) -> str:
+        """Name that the head of a group of the present spec has."""
+        spec = parse_spec(next(m for m in self.api.objects(INFERENCE_MODELS) if _key(m) == key)["spec"])
+        assert isinstance(spec, InferenceModelSpec)
+        group = group_name(model=key.name, revision=revision_hash(spec), ordinal=ordinal, attempt=attempt)
+        return f"{group}-0"
+
     def status(self, key: Key) -> Json:
         found = next(m for m in self.api.objects(INFERENCE_MODELS) if m["metadata"]["name"] == key.name)
         status: Json = found.get("status", {})
@@ -229,6 +242,9 @@ class World:
             running = {"running": {"startedAt": rfc3339(self.now())}}
             status["containerStatuses"] = [{"name": "engine", "containerID": f"containerd://{uid}", "state": running}]
             status["phase"] = "Running"
+        if pod["spec"]["containers"][0]["image"] in self.crashing_images:
+            self._end(pod, code=3)
+            return
         conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
         warm = conditions.get(names.CONDITION_WARM, {}).get("status") == "True"
         conditions["Ready"] = {"type": "Ready", "status": "True" if warm else "False"}
@@ -244,15 +260,15 @@ class World:
 
     def exit_engine(self, pod_name: str, *, code: int = 1) -> None:
         """The engine container ends; with `restartPolicy: Never` the pod does too."""
+        self.edit_pod(pod_name, lambda pod: self._end(pod, code=code))
 
-        def end(pod: Json) -> None:
-            ended = {"exitCode": code, "reason": "Error", "finishedAt": rfc3339(self.now())}
-            pod["status"]["containerStatuses"][0]["state"] = {"terminated": ended}
-            pod["status"]["phase"] = "Failed" if code else "Succeeded"
-            conditions = [c for c in pod["status"].get("conditions", ()) if c["type"] != "Ready"]
-            pod["status"]["conditions"] = [*conditions, {"type": "Ready", "status": "False"}]
-
-        self.edit_pod(pod_name, end)
+    def _end(self, pod: Json, *, code: int) -> None:
+        status = pod["status"]
+        ended = {"exitCode": code, "reason": "Error", "finishedAt": rfc3339(self.now())}
+        status["containerStatuses"][0]["state"] = {"terminated": ended}
+        status["phase"] = "Failed" if code else "Succeeded"
+        others = [condition for condition in status.get("conditions", ()) if condition["type"] != "Ready"]
+        status["conditions"] = [*others, {"type": "Ready", "status": "False"}]
 
 
 def _key(obj: Json) -> Key:
