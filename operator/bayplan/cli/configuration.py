@@ -6,15 +6,15 @@ silently keeps its default would be found in an outage.
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
-    YamlConfigSettingsSource,
 )
 
 from bayplan.api.meta import LabelKey
@@ -149,20 +149,41 @@ class ConfigurationError(Exception):
 
 def load_configuration(path: Path | None) -> OperatorConfiguration:
     """Read the file (none: defaults) and the environment; raises ConfigurationError."""
-    if path is not None and not path.is_file():
-        raise ConfigurationError(f"{path}: no such file")
     try:
-        raw = YamlConfigSettingsSource(OperatorConfiguration, yaml_file=path)() if path is not None else {}
-        return OperatorConfiguration(**raw)
+        raw = _read(path) if path is not None else {}
+        return OperatorConfiguration(**_by_name(OperatorConfiguration, raw))
     except ValidationError as error:
         faults = "; ".join(
             f"{_where(fault['loc'])}: {'unknown key' if fault['type'] == 'extra_forbidden' else fault['msg']}"
             for fault in error.errors()
         )
         raise ConfigurationError(f"{path or 'environment'}: {faults}") from None
-    except (OSError, ValueError) as error:
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{path}: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigurationError(f"{path}: must hold a mapping of keys such as limits and topology")
+    return raw
+
+
+def _by_name(model: type[BaseModel], raw: dict[str, Any]) -> dict[str, Any]:
+    """Rename the file's camelCase keys to field names, so that file and environment meet under one name."""
+    fields = {field.alias or name: (name, field.annotation) for name, field in model.model_fields.items()}
+    named: dict[str, Any] = {}
+    for key, value in raw.items():
+        name, annotation = fields.get(key, (str(key), None))
+        section = isinstance(annotation, type) and issubclass(annotation, BaseModel) and isinstance(value, dict)
+        named[name] = _by_name(annotation, value) if section else value  # type: ignore[arg-type]
+    return named
 
 
 def _where(location: tuple[int | str, ...]) -> str:
-    return re.sub(r"\.(\d+)", r"[\1]", ".".join(str(part) for part in location))
+    """Path of a fault in the file's spelling."""
+    path = ".".join(to_camel(part) if isinstance(part, str) and "_" in part else str(part) for part in location)
+    return re.sub(r"\.(\d+)", r"[\1]", path)

@@ -230,10 +230,7 @@ def _verdict(condition: Condition | None) -> str:
 
 def _ago(moment: str, now: datetime) -> str:
     """Age in the two largest units, as kubectl prints it."""
-    try:
-        seconds = max(0, int((now - parse_rfc3339(moment)).total_seconds()))
-    except ValueError:
-        return "-"
+    seconds = max(0, int((now - parse_rfc3339(moment)).total_seconds()))
     days, rest = divmod(seconds, 86400)
     hours, rest = divmod(rest, 3600)
     minutes, rest = divmod(rest, 60)

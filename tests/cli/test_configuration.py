@@ -1,0 +1,87 @@
+"""The operator's configuration: file, environment, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from bayplan.cli.configuration import ConfigurationError, load_configuration
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "bayplan.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_complete_without_a_file() -> None:
+    configuration = load_configuration(None)
+
+    assert configuration.limits.confirm_seconds == 60
+    assert configuration.leader_election.times().duration == 15
+    assert configuration.listen.port == 8080
+
+
+def test_the_file_is_read_in_camel_case(tmp_path: Path) -> None:
+    path = written(tmp_path, "limits: {confirmSeconds: 5, lostNodeSeconds: 7, oldCordonSeconds: 8}")
+    configuration = load_configuration(path)
+
+    assert configuration.reconcile_settings().group_limits.confirm_seconds == 5
+    assert configuration.fleet_limits().lost_node_seconds == 7
+    assert configuration.fleet_limits().old_cordon_seconds == 8
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BAYPLAN_LIMITS__CONFIRM_SECONDS", "9")
+    path = written(tmp_path, "limits: {confirmSeconds: 5, incompleteGroupSeconds: 6}")
+    limits = load_configuration(path).reconcile_settings().group_limits
+
+    assert (limits.confirm_seconds, limits.incomplete_seconds) == (9, 6)
+
+
+def test_back_off_is_configured_as_a_whole(tmp_path: Path) -> None:
+    path = written(tmp_path, "limits: {firstBackoffSeconds: 1, longestBackoffSeconds: 4, forgivenAfterSeconds: 2}")
+    backoff = load_configuration(path).reconcile_settings().backoff
+
+    assert [backoff.delay(failures) for failures in range(4)] == [1, 2, 4, 4]
+    assert backoff.forgiven_after_seconds == 2
+
+
+def test_a_topology_level_replaces_its_default_and_keeps_the_others(tmp_path: Path) -> None:
+    topology = (
+        load_configuration(written(tmp_path, "topology: {rack: [example.com/rack]}")).reconcile_settings().topology
+    )
+
+    assert topology["rack"] == ("example.com/rack",)
+    assert topology["zone"] == ("topology.kubernetes.io/zone",)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("limits: {confirmSecond: 5}", "limits.confirmSecond: unknown key"),
+        ("limits: {confirmSeconds: 0}", "limits.confirmSeconds"),
+        ("limits: {confirmSeconds: .nan}", "limits.confirmSeconds"),
+        ("limits: {confirmSeconds: soon}", "limits.confirmSeconds"),
+        ("topology: {Rack: [a/b]}", "topology.Rack"),
+        ("topology: {rack: []}", "topology.rack"),
+        ("listen: {port: 65536}", "listen.port"),
+        ("logging: {format: xml}", "logging.format"),
+        ("workers: 0", "workers"),
+        ("leaderElection: {durationSeconds: 5}", "durationSeconds > renewDeadlineSeconds > retrySeconds"),
+        ("nonsense: 1", "nonsense: unknown key"),
+    ],
+)
+def test_wrong_configuration_names_the_key(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named.replace(".", r"\.")):
+        load_configuration(written(tmp_path, text))
+
+
+def test_a_file_that_is_not_there_is_an_error_not_the_defaults(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no such file"):
+        load_configuration(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("text", ["limits: [", "- a list", "just text"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        load_configuration(written(tmp_path, text))

@@ -1,0 +1,155 @@
+"""What `bayplan status` shows for the states that the on-call meets."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from bayplan.api.inferencemodel_status import InferenceModelStatus
+from bayplan.cli.statusview import ShownModel, model_screen, models_table
+
+NOW = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
+
+
+def condition(
+    kind: str, status: str, reason: str, message: str = "", *, at: str = "2026-11-29T11:58:50Z"
+) -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": at}
+
+
+def shown(status: dict[str, Any], *, generation: int = 1) -> ShownModel:
+    parsed = InferenceModelStatus.model_validate({"observedGeneration": 1, **status})
+    return ShownModel("team", "llama", "llama-8b", generation, parsed)
+
+
+def text(renderable: RenderableType) -> str:
+    console = Console(width=140, no_color=True, force_terminal=False)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+FITS = {
+    "gpuProduct": "NVIDIA-L40S",
+    "fits": True,
+    "requiredGib": 26,
+    "usableGib": 40,
+    "maxConcurrency": 22,
+    "terms": [{"name": "weights", "gibPerGpu": 15, "provenance": "Derived", "detail": "8e9 parameters"}],
+}
+
+
+def test_the_table_has_a_line_with_counts_reason_and_age_per_model() -> None:
+    status = {
+        "desiredReplicas": 3,
+        "pendingReplicas": 1,
+        "readyReplicas": 2,
+        "gpus": 8,
+        "conditions": [condition("Ready", "False", "FragmentedCapacity")],
+    }
+    line = text(models_table([shown(status)], now=NOW)).splitlines()[1].split()
+
+    assert line == ["team", "llama", "False", "FragmentedCapacity", "3", "1", "0", "2", "0", "8", "1m10s"]
+
+
+def test_no_models_say_how_to_make_one() -> None:
+    assert "kubectl apply" in text(models_table([], now=NOW))
+
+
+def test_a_screen_shows_terms_groups_and_the_reason_for_what_is_pending() -> None:
+    status = {
+        "memory": [FITS],
+        "placement": {
+            "pendingReason": "needs 4 free GPUs on one node, the largest free block is 3",
+            "groups": [
+                {
+                    "name": "llama-abcde-0-0",
+                    "revision": "abc",
+                    "stage": "Warming",
+                    "since": "2026-11-29T11:59:30Z",
+                    "warmupStage": "Generating",
+                    "nodes": ["a1", "a2"],
+                    "gpuProduct": "NVIDIA-L40S",
+                    "facts": ["one rack as required"],
+                }
+            ],
+        },
+        "conditions": [condition("Ready", "False", "WarmupRunning", "0 of 1 replicas ready")],
+    }
+    screen = text(model_screen(shown(status), now=NOW))
+
+    assert "26.0 of 40.0 GiB usable" in screen
+    assert "room for 22 requests" in screen
+    assert "Warming (Generating)" in screen
+    assert "a1, a2" in screen
+    assert "one rack as required" in screen
+    assert "the largest free block is 3" in screen
+    assert "0 of 1 replicas ready" in screen
+
+
+def test_what_does_not_fit_reaches_beyond_the_usable_memory() -> None:
+    big = FITS | {"fits": False, "requiredGib": 60, "terms": [FITS["terms"][0] | {"gibPerGpu": 60}]}
+    screen = text(model_screen(shown({"memory": [big]}), now=NOW))
+
+    assert "does not fit" in screen
+    assert "█" * 60 in screen
+    assert "░" not in screen
+
+
+def test_unknown_memory_has_terms_but_no_bar() -> None:
+    unknown = {key: value for key, value in FITS.items() if key not in ("usableGib", "fits")}
+    screen = text(model_screen(shown({"memory": [unknown]}), now=NOW))
+
+    assert "unknown" in screen
+    assert "weights" in screen
+    assert "█" not in screen
+
+
+def test_only_products_in_use_are_shown_once_something_runs() -> None:
+    other = FITS | {"gpuProduct": "NVIDIA-H200"}
+    group = {
+        "name": "g",
+        "revision": "r",
+        "stage": "Ready",
+        "since": "2026-11-29T11:00:00Z",
+        "gpuProduct": "NVIDIA-L40S",
+    }
+    idle = text(model_screen(shown({"memory": [FITS, other]}), now=NOW))
+    running = text(model_screen(shown({"memory": [FITS, other], "placement": {"groups": [group]}}), now=NOW))
+
+    assert "NVIDIA-H200" in idle
+    assert "NVIDIA-H200" not in running
+
+
+def test_a_model_that_nobody_looked_at_says_so() -> None:
+    assert "has not looked at it yet" in text(model_screen(shown({}), now=NOW))
+
+
+def test_a_status_about_an_older_spec_says_so() -> None:
+    status = {"conditions": [condition("Ready", "True", "Ready")]}
+
+    assert "generation 1; the spec is at 2" in text(model_screen(shown(status, generation=2), now=NOW))
+    assert "the spec is at" not in text(model_screen(shown(status), now=NOW))
+
+
+@pytest.mark.parametrize(
+    ("since", "age"),
+    [
+        ("2026-11-29T12:00:00Z", "0s"),
+        ("2026-11-29T11:59:59Z", "1s"),
+        ("2026-11-29T11:00:00Z", "1h"),
+        ("2026-11-27T10:59:00Z", "2d1h"),
+        ("2026-11-29T12:00:05Z", "0s"),
+    ],
+)
+def test_ages_read_like_kubectls(since: str, age: str) -> None:
+    status = {"conditions": [condition("Ready", "True", "Ready", at=since)]}
+
+    assert text(models_table([shown(status)], now=NOW)).splitlines()[1].split()[-1] == age
+
+
+def test_markup_in_messages_is_text() -> None:
+    status = {"conditions": [condition("Ready", "False", "NotReady", "needs [bold]4[/bold] GPUs")]}
+
+    assert "needs [bold]4[/bold] GPUs" in text(model_screen(shown(status), now=NOW))
