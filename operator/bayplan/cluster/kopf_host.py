@@ -36,6 +36,9 @@ DELIVERIES_PER_TURN = 100
 STOP_SECONDS = 3.0
 CHECK_SECONDS = 10.0
 FIRST_RESTART_SECONDS = 0.2
+FIRST_LOGIN_DELAY_SECONDS = 0.1
+MAX_LOGIN_DELAY_SECONDS = 30.0
+STEADY_LOGIN_SECONDS = 60.0
 
 
 class HostDied(Exception):  # noqa: N818 - an event of its own kind: the process has to end
@@ -69,6 +72,8 @@ class KopfHost:
         self._listed: set[str] = set()
         self._heard_at: dict[str, float] = {}
         self._access: Access | None = None
+        self._logins = 0
+        self._login_at = 0.0
         self._main: asyncio.AbstractEventLoop | None = None
         self._kopf_loop: asyncio.AbstractEventLoop | None = None
 
@@ -95,6 +100,7 @@ class KopfHost:
         """Run Kopf in a thread until it ends, a stream stalls, or we are cancelled."""
         stop, ended = asyncio.Event(), asyncio.Event()
         self._listed.clear()
+        self._access, self._logins = None, 0
         self._heard_at = dict.fromkeys(self._resyncs, self._clock.time())
         threading.Thread(target=self._thread, args=(stop, ended), name="kopf", daemon=True).start()
         try:
@@ -143,13 +149,19 @@ class KopfHost:
 
     async def _serve(self, stop: asyncio.Event) -> None:
         self._kopf_loop = asyncio.get_running_loop()
+        self._kopf_loop.set_exception_handler(_note_leftover)
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry, id="bayplan")(self._login)
         for name, resync in self._resyncs.items():
             resource = resync.store.resource
             watch = functools.partial(self._on_event, name)
             kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=name)(watch)
-        await kopf.operator(registry=registry, settings=_settings(), clusterwide=True, standalone=True, stop_flag=stop)
+        tasks = await kopf.spawn_tasks(registry=registry, settings=_settings(), clusterwide=True, standalone=True)
+        # Kopf's own ending waits for seconds; the end of this loop cancels what is left, and only of this thread.
+        roots = [*tasks, asyncio.create_task(stop.wait())]
+        done, _ = await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
 
     async def _on_event(self, kind: str, /, *, event: Mapping[str, Any], **_: Any) -> None:
         listing, raw = self._resyncs[kind].listing, event["object"]
@@ -159,6 +171,11 @@ class KopfHost:
 
     async def _login(self, **_: Any) -> kopf.AiohttpSession:
         refused = self._access
+        if refused is not None:
+            # Kopf logs in again after every 401; credentials that stay refused must not make it spin.
+            self._logins = self._logins + 1 if self._clock.time() - self._login_at < STEADY_LOGIN_SECONDS else 0
+            await asyncio.sleep(min(MAX_LOGIN_DELAY_SECONDS, FIRST_LOGIN_DELAY_SECONDS * 2.0 ** min(self._logins, 16)))
+        self._login_at = self._clock.time()
         self._access = await self._ask(
             self._credentials.access() if refused is None else self._credentials.reload(refused)
         )
@@ -204,6 +221,11 @@ class KopfHost:
         if self._main is None:
             raise RuntimeError("the host is not running")
         return self._main
+
+
+def _note_leftover(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Keep what Kopf leaves unfinished at its end out of the log: the end itself is reported."""
+    logger.debug("Kopf left behind: %s", context.get("message"))
 
 
 def _settings() -> kopf.OperatorSettings:
