@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -155,7 +156,9 @@ class EmbeddedCluster(BaseCluster):
 
     def _launch(self, name: str, command: list[str]) -> None:
         log = self.layout.logs / f"{name}.log"
-        self.processes.append(SupervisedProcess.start(command, name=name, log_path=log, folder=self.folder))
+        environment = {**components.GO_RUNTIME, **os.environ}
+        process = SupervisedProcess.start(command, name=name, log_path=log, folder=self.folder, environment=environment)
+        self.processes.append(process)
 
     async def _wait_for(self, session: aiohttp.ClientSession, url: str) -> None:
         """Wait for a 200. Only the status counts: the text of a failing check contains the word "ok" as well."""
