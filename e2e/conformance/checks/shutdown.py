@@ -1,0 +1,103 @@
+"""What a client and a kubelet see when an engine is told to end."""
+
+import signal
+
+import aiohttp
+
+from e2e.conformance.checks.answers import USAGE
+from e2e.conformance.engines import Engine
+from e2e.conformance.records import Json, Record, collapse, shape
+from e2e.conformance.requests import CHAT, COMPLETIONS, OpenStream, Streamed, chat, completion, token_ids
+
+LONG = 900
+
+
+def _end(streamed: Streamed, *, whole: int) -> dict[str, Json]:
+    usage = streamed.usage or {}
+    produced = usage.get("completion_tokens")
+    return {
+        "status": streamed.status,
+        "framed": streamed.events.framed,
+        "ends with [DONE]": streamed.events.done,
+        "closed cleanly": streamed.closed_cleanly,
+        "finish reasons": list(streamed.finish_reasons),
+        "last chunks": collapse(shape(chunk) for chunk in streamed.events.chunks()[-2:]),
+        "tokens": "none" if produced is None else "all" if produced == whole else "fewer",
+    }
+
+
+async def _ask(engine: Engine, path: str, body: dict[str, object] | None = None) -> dict[str, Json]:
+    try:
+        answer = await engine.call("GET" if body is None else "POST", path, json=body)
+    except aiohttp.ClientConnectorError:
+        return {"status": "refused"}
+    except aiohttp.ClientError:
+        return {"status": "broken"}
+    seen: dict[str, Json] = {"status": answer.status}
+    content = answer.json()
+    if isinstance(content, dict) and "error" in content:
+        return {**seen, "error": sorted(content["error"]), "type": content["error"].get("type")}
+    if isinstance(content, dict) and "choices" in content:
+        return {
+            **seen,
+            "finish reasons": [choice.get("finish_reason") for choice in content["choices"]],
+            "completion tokens": content["usage"]["completion_tokens"],
+        }
+    return {**seen, "bytes": "none" if not answer.body else "some"}
+
+
+async def _ask_stream(engine: Engine) -> dict[str, Json]:
+    answer = await OpenStream(
+        engine, COMPLETIONS, completion(token_ids(5), max_tokens=1, stream=True, **USAGE)
+    ).result()
+    return _end(answer, whole=1)
+
+
+async def observe_cut(engine: Engine) -> Record:
+    """SIGTERM without a grace: running streams are cut, and how the cut looks."""
+    open_streams = {
+        "completion": OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=LONG, stream=True, **USAGE)),
+        "chat": OpenStream(engine, CHAT, chat(max_tokens=LONG, stream=True, **USAGE)),
+        "chat without usage": OpenStream(engine, CHAT, chat(max_tokens=LONG, stream=True)),
+    }
+    for opened in open_streams.values():
+        await opened.first.wait()
+    engine.main_process().send_signal(signal.SIGTERM)
+    ends = {name: _end(await opened.result(), whole=LONG) for name, opened in open_streams.items()}
+    code = await engine.wait_exit()
+    return {
+        "streams": ends,
+        "exit code": code,
+        "afterwards": await _ask(engine, "/health"),
+    }
+
+
+async def observe_drain(engine: Engine) -> Record:
+    """SIGTERM with `--shutdown-timeout`: the running stream ends whole, new requests do not start."""
+    opened = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=LONG, stream=True, **USAGE))
+    await opened.first.wait()
+    engine.main_process().send_signal(signal.SIGTERM)
+    await _wait_until_draining(engine)
+    late = {
+        "completion": await _ask(engine, COMPLETIONS, completion(token_ids(5), max_tokens=1)),
+        "chat": await _ask(engine, CHAT, chat(max_tokens=1)),
+        "stream": await _ask_stream(engine),
+        "/health": await _ask(engine, "/health"),
+        "/v1/models": await _ask(engine, "/v1/models"),
+    }
+    still_running = not opened.finished
+    end = _end(await opened.result(), whole=LONG)
+    return {
+        "running stream": end,
+        "while draining": {**late, "asked while the stream ran": still_running},
+        "exit code": await engine.wait_exit(),
+        "afterwards": await _ask(engine, "/health"),
+    }
+
+
+async def _wait_until_draining(engine: Engine) -> None:
+    """Ask until a new request is not served: the signal takes effect some milliseconds after it was sent."""
+    while True:
+        seen = await _ask(engine, COMPLETIONS, completion(token_ids(5), max_tokens=1))
+        if seen["status"] != 200 or seen.get("finish reasons") != ["length"]:
+            return
