@@ -9,7 +9,6 @@ controller. What depends on those is tested against the real API server.
 """
 
 import asyncio
-import copy
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -21,8 +20,8 @@ from bayplan.api.meta import rfc3339
 from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, Gone, Invalid, NotFound
 from bayplan.cluster.port import Json, WatchEvent
 from bayplan.cluster.resources import EVENTS, PODS, Key, Resource
-from tests.fakes.merging import apply_merge, merge_patch, strategic_merge
-from tests.fakes.selectors import matches_fields, matches_labels
+from tests.fakes.merging import apply_merge, copy_json, merge_patch, strategic_merge
+from tests.fakes.selectors import selected
 
 WITHOUT_STATUS = frozenset({"controllerrevisions", "leases", "events", "configmaps"})
 WITHOUT_GENERATION = frozenset({"pods", "nodes", "services", "leases", "events", "configmaps", "controllerrevisions"})
@@ -57,7 +56,7 @@ class FakeApi:
 
     def objects(self, resource: Resource) -> list[Json]:
         """Return copies of all objects."""
-        return [copy.deepcopy(obj) for obj in self._objects.get(resource, {}).values()]
+        return [copy_json(obj) for obj in self._objects.get(resource, {}).values()]
 
     def write_count(self) -> int:
         """Return how many writes were asked for, Events and Leases not counted."""
@@ -67,14 +66,12 @@ class FakeApi:
     def seed(self, resource: Resource, body: Json) -> Json:
         """Store an object as it is (status included) without it counting as a call."""
         key = Key(body["metadata"].get("namespace", ""), body["metadata"]["name"])
-        return copy.deepcopy(self._store(resource, key, copy.deepcopy(body)))
+        return copy_json(self._store(resource, key, copy_json(body)))
 
     def changes(self, resource: Resource, since: int) -> list[WatchEvent]:
         """Return what a watch from version `since` would have delivered by now, for tests that deliver by hand."""
         return [
-            WatchEvent(
-                "DELETED" if kind == "DELETED" else "ADDED" if before is None else "MODIFIED", copy.deepcopy(obj)
-            )
+            WatchEvent("DELETED" if kind == "DELETED" else "ADDED" if before is None else "MODIFIED", copy_json(obj))
             for version, kind, before, obj in self._history.get(resource, [])
             if version > since
         ]
@@ -86,9 +83,9 @@ class FakeApi:
 
     def edit(self, resource: Resource, key: Key, change: Callable[[Json], None]) -> Json:
         """Let somebody else change an object in place."""
-        obj = copy.deepcopy(self._find(resource, key))
+        obj = copy_json(self._find(resource, key))
         change(obj)
-        return copy.deepcopy(self._store(resource, key, obj))
+        return copy_json(self._store(resource, key, obj))
 
     def remove(self, resource: Resource, key: Key) -> None:
         """Let an object vanish, finalizers and grace notwithstanding."""
@@ -126,7 +123,7 @@ class FakeApi:
     async def get(self, resource: Resource, namespace: str, name: str) -> Json:
         key = Key(namespace, name)
         after = await self._call("get", resource, None, key)
-        found = copy.deepcopy(self._find(resource, key))
+        found = copy_json(self._find(resource, key))
         _raise(after)
         return found
 
@@ -141,10 +138,10 @@ class FakeApi:
     ) -> AsyncGenerator[tuple[list[Json], str], None]:
         after = await self._call("list", resource, None, Key(namespace or "", ""))
         chosen = [
-            copy.deepcopy(obj)
+            copy_json(obj)
             for key, obj in sorted(self._objects.get(resource, {}).items())
             if not namespace or key.namespace == namespace
-            if _selected(obj, label_selector, field_selector)
+            if selected(obj, label_selector, field_selector)
         ]
         version = str(self._version)
         for start in range(0, max(1, len(chosen)), limit):
@@ -178,18 +175,18 @@ class FakeApi:
                 if version <= since or (namespace and obj["metadata"].get("namespace") != namespace):
                     continue
                 since = version
-                now_in = kind != "DELETED" and _selected(obj, label_selector, field_selector)
-                was_in = before is not None and _selected(before, label_selector, field_selector)
+                now_in = kind != "DELETED" and selected(obj, label_selector, field_selector)
+                was_in = before is not None and selected(before, label_selector, field_selector)
                 if now_in:
-                    yield WatchEvent("MODIFIED" if was_in else "ADDED", copy.deepcopy(obj))
+                    yield WatchEvent("MODIFIED" if was_in else "ADDED", copy_json(obj))
                 elif was_in:
-                    yield WatchEvent("DELETED", copy.deepcopy(obj))
+                    yield WatchEvent("DELETED", copy_json(obj))
             await news.wait()
 
     # --- writes --------------------------------------------------------------------------------------------------
 
     async def create(self, resource: Resource, namespace: str, body: Mapping[str, Any]) -> Json:
-        obj = copy.deepcopy(dict(body))
+        obj = copy_json(dict(body))
         metadata = obj.setdefault("metadata", {})
         if not metadata.get("name") and metadata.get("generateName"):
             metadata["name"] = f"{metadata['generateName']}{next(self._serial):05d}"
@@ -207,7 +204,7 @@ class FakeApi:
         if resource is PODS:
             obj["status"] = {"phase": "Pending"}
         self._admit("create", resource, obj)
-        stored = copy.deepcopy(self._store(resource, key, obj))
+        stored = copy_json(self._store(resource, key, obj))
         _raise(after)
         return stored
 
@@ -277,13 +274,13 @@ class FakeApi:
             self._admit("apply", resource, full)
             if resource.namespaced:
                 full["metadata"]["namespace"] = namespace
-            self._applied[memory] = copy.deepcopy(full)
-            return copy.deepcopy(self._store(resource, key, copy.deepcopy(full)))
+            self._applied[memory] = copy_json(full)
+            return copy_json(self._store(resource, key, copy_json(full)))
         previous = self._applied.get(memory, {})
         done = await self._update(
             "apply", resource, key, lambda obj: dict(apply_merge(obj, full, previous)), subresource
         )
-        self._applied[memory] = copy.deepcopy(full)
+        self._applied[memory] = copy_json(full)
         return done
 
     async def delete(
@@ -298,7 +295,7 @@ class FakeApi:
     ) -> Json:
         key = Key(namespace, name)
         after = await self._call("delete", resource, None, key)
-        obj = copy.deepcopy(self._find(resource, key))
+        obj = copy_json(self._find(resource, key))
         metadata = obj["metadata"]
         for field, wanted in (("uid", uid), ("resourceVersion", resource_version)):
             if wanted is not None and metadata[field] != wanted:
@@ -313,7 +310,7 @@ class FakeApi:
         else:
             self._drop(resource, key)
         _raise(after)
-        return copy.deepcopy(obj)
+        return copy_json(obj)
 
     async def create_event(self, namespace: str, body: Mapping[str, Any]) -> Json:
         return await self.create(EVENTS, namespace, body)
@@ -337,16 +334,16 @@ class FakeApi:
     ) -> Json:
         after = await self._call(verb, resource, subresource, key)
         old = self._find(resource, key)
-        new = change(copy.deepcopy(old))
+        new = change(copy_json(old))
         for field in ("uid", "resourceVersion"):
             if new["metadata"].get(field, old["metadata"][field]) != old["metadata"][field]:
                 raise Conflict(f"{field} does not match", status=409, reason="Conflict")
         if subresource == "status":
-            new = {**copy.deepcopy(old), "status": new.get("status", {})}
+            new = {**copy_json(old), "status": new.get("status", {})}
         elif resource.plural not in WITHOUT_STATUS:
             new.pop("status", None)
             if "status" in old:
-                new["status"] = copy.deepcopy(old["status"])
+                new["status"] = copy_json(old["status"])
         for field in ("uid", "resourceVersion", "generation", "creationTimestamp"):
             if field in old["metadata"]:
                 new["metadata"][field] = old["metadata"][field]
@@ -357,7 +354,7 @@ class FakeApi:
             if metadata.get("deletionTimestamp") and not metadata.get("finalizers") and resource is not PODS:
                 self._drop(resource, key)
         _raise(after)
-        return copy.deepcopy(new)
+        return copy_json(new)
 
     def _admit(self, verb: str, resource: Resource, obj: Json) -> None:
         if self.refuse is not None and (error := self.refuse(verb, resource, obj)) is not None:
@@ -392,7 +389,7 @@ class FakeApi:
         for memory in [memory for memory in self._applied if memory[:2] == (resource, key)]:
             del self._applied[memory]
         self._version += 1
-        last = copy.deepcopy(old)
+        last = copy_json(old)
         last["metadata"]["resourceVersion"] = str(self._version)
         self._record(resource, "DELETED", old, last)
 
@@ -408,7 +405,3 @@ class FakeApi:
 def _raise(error: ApiError | None) -> None:
     if error is not None:
         raise error
-
-
-def _selected(obj: Json, labels: str | None, fields: str | None) -> bool:
-    return matches_labels(obj["metadata"].get("labels") or {}, labels) and matches_fields(obj, fields)

@@ -1,6 +1,7 @@
 """Patches and server-side apply on plain dictionaries, near enough to the API server's for unit tests."""
 
 import copy
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,3 +77,8 @@ def _list_key(items: list[Any]) -> str | None:
     if not items or not all(isinstance(item, Mapping) for item in items):
         return None
     return next((key for key in LIST_KEYS if all(key in item for item in items)), None)
+
+
+def copy_json(value: Any) -> Any:
+    """Copy JSON deeply, many times faster than `copy.deepcopy`."""
+    return pickle.loads(pickle.dumps(value, pickle.HIGHEST_PROTOCOL))

@@ -41,3 +41,8 @@ def matches_fields(obj: Mapping[str, Any], selector: str | None) -> bool:
         if ((found or "") == value.strip()) == negative:
             return False
     return True
+
+
+def selected(obj: Mapping[str, Any], labels: str | None, fields: str | None) -> bool:
+    """Whether an object is in the selection of both selectors."""
+    return matches_labels(obj["metadata"].get("labels") or {}, labels) and matches_fields(obj, fields)
