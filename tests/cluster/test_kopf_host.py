@@ -66,8 +66,8 @@ async def test_refused_credentials_do_not_make_it_spin(server: ScriptedServer) -
     host = make_host(server, SystemClock())
     running = asyncio.create_task(host.run())
     started = asyncio.get_running_loop().time()
-    await until(lambda: len(server.seen) >= 12)
-    assert asyncio.get_running_loop().time() - started > 0.4, "a spin makes hundreds of requests in that time"
+    await until(lambda: len(server.seen) >= 8)
+    assert asyncio.get_running_loop().time() - started > 0.2, "a spin makes hundreds of requests in that time"
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
 
