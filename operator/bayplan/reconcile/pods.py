@@ -15,7 +15,7 @@ from bayplan.cluster.cache import version_number
 from bayplan.cluster.resources import Key
 from bayplan.planning.assignment import Assignment
 from bayplan.planning.members import EngineExit, Member
-from bayplan.planning.quantities import pod_request
+from bayplan.planning.quantities import PodRequest, pod_request
 from bayplan.planning.reservation import LivePod
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,7 +60,7 @@ def view_pod(raw: Mapping[str, Any]) -> PodView:
     phase = status.get("phase") or "Pending"
     member = None
     if names.LABEL_MODEL in labels:
-        member = _member(meta, spec, status, labels)
+        member = _member(meta, spec, status, request)
     return PodView(
         key=Key(meta["namespace"], meta["name"]),
         uid=meta["uid"],
@@ -74,9 +74,8 @@ def view_pod(raw: Mapping[str, Any]) -> PodView:
     )
 
 
-def _member(
-    meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any], labels: Mapping[str, Any]
-) -> Member:
+def _member(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any], request: PodRequest) -> Member:
+    labels = meta.get("labels") or {}
     annotations = meta.get("annotations") or {}
     assignment, problem = _assignment(annotations.get(names.ANNOTATION_ASSIGNMENT))
     gates = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
@@ -88,7 +87,6 @@ def _member(
     depth, terms = _affinity(spec)
     gated = names.SCHEDULING_GATE in gates
     rank = labels.get(names.LABEL_RANK, "")
-    request = pod_request(spec)
     return Member(
         namespace=meta["namespace"],
         name=meta["name"],
