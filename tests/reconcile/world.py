@@ -1,6 +1,5 @@
 """A cluster in memory around one operator: nodes, a scheduler and kubelets that do what the test lets them do."""
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from bayplan.reconcile.inferencemodel import ReconcileSettings
 from tests.api.specs import MINIMAL_SPEC
 from tests.fakes.api import FakeApi
 from tests.fakes.clock import FakeClock, settle
+from tests.fakes.merging import copy_json
 from tests.reconcile.engines import FakeEngine
 from tests.reconcile.operators import Operator, wall_clock
 
@@ -22,6 +22,8 @@ Json = dict[str, Any]
 H100, H100_MIB = "NVIDIA-H100-80GB-HBM3", "81559"
 NAMESPACE = "team"
 MAX_ROUNDS = 60
+TURNS = 8
+"""Turns of the loop that background work needs between two calls of the engine."""
 TWO_NODES: Json = {"parallelism": {"tensor": 2, "pipeline": 2}}
 """Spec changes for groups over two nodes of two GPUs each."""
 
@@ -59,7 +61,7 @@ def foreign_pod(name: str, node_name: str | None, *, gpus: int = 1, labels: Mapp
 
 def model_spec(**changes: Any) -> Json:
     """A small valid spec; `engine` is merged, everything else replaces."""
-    spec = copy.deepcopy(MINIMAL_SPEC)
+    spec = copy_json(MINIMAL_SPEC)
     spec["engine"] |= changes.pop("engine", {})
     return {**spec, **changes}
 
@@ -109,9 +111,9 @@ class World:
     async def settle(self) -> None:
         """Run the operator until nothing is queued and nothing waits to be delivered."""
         for _ in range(MAX_ROUNDS):
-            await settle(30)
+            await settle(TURNS)
             if not await self.operator.step():
-                await settle(30)
+                await settle(TURNS)
                 if not self.operator.queued:
                     return
         raise AssertionError(f"the operator does not come to rest; last writes: {self.writes()[-12:]}")
@@ -253,7 +255,7 @@ class World:
     def edit_pod(self, pod: Json | str, change: Callable[[Json], None]) -> None:
         """Change a pod where the change makes a difference."""
         found = self.pod(pod) if isinstance(pod, str) else pod
-        changed = copy.deepcopy(found)
+        changed = copy_json(found)
         change(changed)
         if changed != found:
             self.api.edit(PODS, _key(found), change)
