@@ -10,7 +10,7 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-ind
 	--python-version 3.11 --exclude-newer "7 days" --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test check up down crds real-engine conformance lock clean
+.PHONY: help setup demo demo-all test check check-static check-unit up down crds real-engine conformance lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +19,8 @@ setup: $(STAMP) ## Make .venv with the locked packages and this one (the other t
 
 $(STAMP): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-		echo "Python 3.11 or newer is needed, $(PYTHON) is: $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12" >&2; \
+		found=$$($(PYTHON) --version 2>/dev/null || echo missing); \
+		echo "Python 3.11 or newer is needed, $(PYTHON) is $$found. Name another one: make PYTHON=python3.12" >&2; \
 		exit 1; }
 	@[ -x $(RUN) ] || $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
 	$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
@@ -36,11 +37,16 @@ test: $(STAMP) ## Run all tests; builds the control plane the first time
 	$(RUN) -m pytest
 
 check: $(STAMP) ## Lint, types, layers, drift of generated files, unit tests
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-unit check-static
+
+check-static: $(STAMP)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
 	$(VENV)/bin/lint-imports
 	$(RUN) $(EMIT) --check
+
+check-unit: $(STAMP)
 	$(RUN) -m pytest -q -m "not apiserver and not property and not scenario"
 
 up: $(STAMP) ## Leave a cluster running and print the KUBECONFIG line
