@@ -119,13 +119,14 @@ class SupervisedProcess:
         grace_seconds: float = 5.0,
     ) -> Self:
         """Start `command`; its output is appended to `log_path` (standard output to `stdout_path` when given)."""
+        supervisor = [sys.executable, "-I", "-S", str(SUPERVISOR)]
         reader, writer = os.pipe()
         try:
             with contextlib.ExitStack() as files:
                 log = files.enter_context(log_path.open("ab"))
                 out = files.enter_context(stdout_path.open("ab")) if stdout_path else log
                 popen = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(SUPERVISOR), str(reader), str(grace_seconds), *command],
+                    [*supervisor, str(reader), str(os.getpid()), str(grace_seconds), *command],
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=log,

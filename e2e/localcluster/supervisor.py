@@ -1,8 +1,9 @@
-"""Run one command so that it and everything it starts surely end: `supervisor.py LIFELINE_FD GRACE_SECONDS COMMAND...`.
+"""Run one command so that it and all it starts surely end: `supervisor.py LIFELINE_FD CALLER GRACE_SECONDS COMMAND...`.
 
 A script of its own, standard library only, because it must outlive a caller that crashed. It ends the command's
-process tree when its lifeline (the reading end of a pipe whose only writer is the caller) reports end of file, or on
-SIGTERM, SIGINT or SIGHUP. A byte on the lifeline releases it: from then on only a signal ends it. On Linux it is a
+process tree when its lifeline (the reading end of a pipe whose only writer is the caller) reports end of file, when its
+parent is no longer CALLER (a forked child of the caller may hold the pipe open), or on SIGTERM, SIGINT or SIGHUP. A
+byte on the lifeline releases it: from then on only a signal ends it. On Linux it is a
 child subreaper, so grandchildren that detached are found too, and the command dies with it (PR_SET_PDEATHSIG) should
 the supervisor itself be killed. The death signal is not used between caller and supervisor: it fires when the starting
 *thread* ends, which a caller with worker threads cannot rule out.
@@ -20,6 +21,7 @@ import time
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 KILL_SECONDS = 5.0
+CALLER_POLL_MILLISECONDS = 1000
 
 
 def _prctl(option: int, argument: int) -> None:
@@ -51,8 +53,10 @@ def _descendants(root: int) -> list[int]:
 class Supervisor:
     """One supervised command. `run` returns the exit code to leave with: the command's own, or 128 + signal."""
 
-    def __init__(self, *, lifeline: int, grace_seconds: float, command: list[str]) -> None:
+    def __init__(self, *, lifeline: int, caller: int, grace_seconds: float, command: list[str]) -> None:
         self.lifeline = lifeline
+        self.caller = caller
+        self.released = False
         self.grace_seconds = grace_seconds
         self.command = command
         self.status: int | None = None
@@ -89,7 +93,7 @@ class Supervisor:
         self.asked_to_end = True
 
     def _watch(self, wake_reader: int) -> None:
-        """Return when the command ended, an end was asked for, or the lifeline closed."""
+        """Return when the command ended, an end was asked for, or the caller is gone."""
         poll = select.poll()
         poll.register(wake_reader, select.POLLIN)
         poll.register(self.lifeline, select.POLLIN | select.POLLHUP)
@@ -97,11 +101,14 @@ class Supervisor:
             self._reap()
             if self.status is not None:
                 return
-            for descriptor, _ in poll.poll():
+            if not self.released and os.getppid() != self.caller:
+                return
+            for descriptor, _ in poll.poll(None if self.released else CALLER_POLL_MILLISECONDS):
                 data = os.read(descriptor, 512)
                 if descriptor == self.lifeline:
                     if not data:
                         return
+                    self.released = True
                     poll.unregister(self.lifeline)
 
     def _reap(self) -> bool:
@@ -135,4 +142,11 @@ class Supervisor:
 
 
 if __name__ == "__main__":
-    sys.exit(Supervisor(lifeline=int(sys.argv[1]), grace_seconds=float(sys.argv[2]), command=sys.argv[3:]).run())
+    lifeline_argument, caller_argument, grace_argument, *command_line = sys.argv[1:]
+    supervisor = Supervisor(
+        lifeline=int(lifeline_argument),
+        caller=int(caller_argument),
+        grace_seconds=float(grace_argument),
+        command=command_line,
+    )
+    sys.exit(supervisor.run())

@@ -68,6 +68,34 @@ def test_the_tree_ends_when_its_caller_is_killed(tmp_path: Path, number: signal.
     wait_for(lambda: not any(map(runs, pids)), what="the tree to end")
 
 
+def test_the_tree_ends_with_its_caller_although_a_forked_child_holds_the_pipe(tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time; from pathlib import Path\n"
+        "from e2e.localcluster.processes import SupervisedProcess\n"
+        "command = ['/bin/sh', '-c', sys.argv[1]]\n"
+        "SupervisedProcess.start(command, name='x', log_path=Path(sys.argv[2]), grace_seconds=0.5)\n"
+        "print(os.fork(), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    caller = subprocess.Popen(
+        [sys.executable, "-c", code, TREE.format(folder=tmp_path), str(tmp_path / "log")],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert caller.stdout is not None
+    forked = max(int(caller.stdout.readline()), int(caller.stdout.readline()))
+    pids = [pid_in(tmp_path / name) for name in ("shell", "child", "daemon")]
+    try:
+        caller.kill()
+        caller.wait(20)
+        assert runs(forked)
+        wait_for(lambda: not any(map(runs, pids)), what="the tree to end")
+    finally:
+        os.kill(forked, signal.SIGKILL)
+        caller.stdout.close()
+
+
 async def test_the_command_dies_with_a_killed_supervisor(tmp_path: Path) -> None:
     process = start(f"echo $$ > {tmp_path}/shell; exec sleep 600", tmp_path)
     pid = pid_in(tmp_path / "shell")
