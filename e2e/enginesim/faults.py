@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from e2e.enginesim.generation import Pace
-from e2e.enginesim.protocol import ApiError
+from e2e.enginesim.replies import ApiError
 from e2e.enginesim.settings import Faults, describe
 
 log = logging.getLogger("enginesim")

@@ -91,8 +91,10 @@ class SequenceStream:
         driver: EngineDriver,
         metrics: EngineMetrics,
         request_id: str,
+        limit: int,
     ) -> None:
         self.index = index
+        self.limit = limit
         self.request_id = request_id
         self.driver = driver
         self.finished: FinishedRequest | None = None
@@ -107,6 +109,7 @@ class SequenceStream:
         self._schedule = ReleaseSchedule(pace, arrival=self._arrival)
         self._last_released: float | None = None
         self._late = 0
+        self._abandoned = False
         self._record: FinishedRequest | None = None
         self._taken_tokens = 0
         self._taken_characters = 0
@@ -134,6 +137,12 @@ class SequenceStream:
         if self.finished is None and record is not None:
             self._finish(replace(record, reason=FinishReason.ABORT, output_tokens=self.tokens))
 
+    def abandon(self) -> None:
+        """Free its blocks because nobody waits for it any more. vLLM counts such a sequence in no metric of ends."""
+        if self.finished is None:
+            self.driver.abort(self.request_id)
+            self._abandoned = True
+
     # -- for the handler
 
     def take(self) -> Delta:
@@ -152,7 +161,7 @@ class SequenceStream:
         return Delta(self.index, text, tokens, reason, self._output.stop if stopped else None)
 
     def _release_late(self, at_seconds: float) -> None:
-        if self.finished is not None:
+        if self.finished is not None or self._abandoned:
             return
         self._late -= 1
         self._release(at_seconds)

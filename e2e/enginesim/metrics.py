@@ -167,10 +167,11 @@ class EngineMetrics:
         """Time between two tokens of one sequence."""
         self._token_gap[rank].observe(seconds)
 
-    def observe_request(self, rank: int, *, choices: int, max_tokens: int, longest_output: int) -> None:
-        """One ended request of `choices` sequences."""
-        self._choices[rank].observe(choices)
-        self._max_tokens[rank].observe(max_tokens)
+    def observe_request(self, rank: int, *, max_tokens: Sequence[int], longest_output: int) -> None:
+        """One ended request; `max_tokens` has the output limit of each of its sequences."""
+        self._choices[rank].observe(len(max_tokens))
+        for limit in max_tokens:
+            self._max_tokens[rank].observe(limit)
         self._output_bound[rank].observe(longest_output)
 
     def observe_sequence(self, rank: int, finished: FinishedRequest, *, last_token_seconds: float | None) -> None:
@@ -193,8 +194,7 @@ class EngineMetrics:
         self._inference[rank].observe(max(0.0, last_token_seconds - scheduled))
         decode = max(0.0, last_token_seconds - first)
         self._decode[rank].observe(decode)
-        if finished.output_tokens > 1:
-            self._mean_gap[rank].observe(decode / (finished.output_tokens - 1))
+        self._mean_gap[rank].observe(decode / max(1, finished.output_tokens - 1))
 
     # -- construction
 

@@ -33,7 +33,7 @@ class Usage:
 class Renderer:
     """Writes one request's answer, as a text completion or as a chat completion.
 
-    `system_fingerprint` goes on the first chunk of a stream and on its last message.
+    `system_fingerprint` goes on the last message of a stream alone.
     """
 
     def __init__(self, *, chat: bool, request_id: str, model: str, fingerprint: str) -> None:
@@ -46,7 +46,6 @@ class Renderer:
         self._object = f"{kind}.chunk" if chat else kind
         head = {"id": request_id, "object": self._object, "created": self._created, "model": model}
         self._head = _encode(head)[:-1].encode()
-        self._started = False
         self._frames: dict[int, tuple[bytes, bytes]] = {}
 
     def first_chunks(self, choices: int) -> bytes:
@@ -61,12 +60,12 @@ class Renderer:
                 "logprobs": None,
                 "finish_reason": None,
             }
-            chunks.append(self._event({"choices": [choice], "prompt_token_ids": None}))
+            chunks.append(self._event({"choices": [choice], "prompt_token_ids": None, "prompt_text": None}))
         return b"".join(chunks)
 
     def chunk(self, delta: Delta, *, usage: Usage | None, last: bool) -> bytes:
         """One choice's news; `usage` when the client wants it in every chunk, `last` on a stream's final message."""
-        if self._started and usage is None and delta.finish_reason is None:
+        if usage is None and delta.finish_reason is None:
             before, after = self._frames.get(delta.index) or self._frame(delta.index)
             return before + _encode(delta.text).encode() + after
         body: dict[str, Any] = {"choices": [self._choice(delta)]}
@@ -75,7 +74,7 @@ class Renderer:
         return self._event(body, stamp=last)
 
     def _frame(self, index: int) -> tuple[bytes, bytes]:
-        """What stands before and after the text in all chunks of a choice but the first and the last."""
+        """What stands before and after the text in all chunks of a choice but the last."""
         event = self._event({"choices": [self._choice(Delta(index, _MARK, 1, None, None))]})
         before, after = event.split(_encode(_MARK).encode())
         self._frames[index] = before, after
@@ -121,7 +120,6 @@ class Renderer:
                     "annotations": None,
                     "audio": None,
                     "function_call": None,
-                    "tool_calls": [],
                     "reasoning": None,
                 }
             else:
@@ -131,10 +129,12 @@ class Renderer:
                 "finish_reason": result.finish_reason,
                 "stop_reason": result.stop_reason,
                 "token_ids": None,
+                "routed_experts": None,
             }
             if not self._chat:
                 choice |= {"prompt_logprobs": None, "prompt_token_ids": None}
             choices.append(choice)
+        chat_only = dict.fromkeys(("prompt_logprobs", "prompt_token_ids", "prompt_text")) if self._chat else {}
         return {
             "id": self._id,
             "object": "chat.completion" if self._chat else "text_completion",
@@ -143,12 +143,14 @@ class Renderer:
             "choices": choices,
             "service_tier": None,
             "system_fingerprint": self._fingerprint,
-            "usage": {**usage.body(), "prompt_tokens_details": None},
+            "usage": {**usage.body(), "prompt_tokens_details": None, "completion_tokens_details": None},
+            **chat_only,
             "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "metrics": None,
         }
 
     def _event(self, body: dict[str, Any], *, stamp: bool = False) -> bytes:
-        if stamp or not self._started:
+        if stamp:
             body["system_fingerprint"] = self._fingerprint
-            self._started = True
         return b"data: " + self._head + b"," + _encode(body)[1:].encode() + b"\n\n"

@@ -2,10 +2,9 @@
 
 import asyncio
 import hashlib
-import json
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import web
@@ -18,7 +17,6 @@ from e2e.enginesim.flags import Flags
 from e2e.enginesim.generation import Delta, Mailbox, Pace, SequenceStream, engine_request
 from e2e.enginesim.metrics import EngineMetrics
 from e2e.enginesim.protocol import (
-    ApiError,
     ChatBody,
     CompletionBody,
     TokenizeBody,
@@ -28,6 +26,7 @@ from e2e.enginesim.protocol import (
     read_body,
 )
 from e2e.enginesim.rendering import DONE, Renderer, Usage
+from e2e.enginesim.replies import ApiError, errors_as_vllm, json_reply
 from e2e.enginesim.settings import Settings
 from e2e.enginesim.text import plan_output
 
@@ -86,22 +85,29 @@ class EngineServer:
 
     def application(self) -> web.Application:
         """The routes."""
-        app = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[_errors])
+        app = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[errors_as_vllm])
         app.add_routes(
             [
-                web.get("/health", self._health),
-                web.get("/version", self._version),
-                web.get("/load", self._load),
-                web.get("/metrics", self._metrics),
-                web.get("/v1/models", self._models),
+                *(web.get(path, handler, allow_head=False) for path, handler in self._small_endpoints().items()),
+                web.post("/ping", self._health),
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/chat/completions", self._chat_completions),
                 web.post("/tokenize", self._tokenize),
-                web.get("/_enginesim/faults", self._show_faults),
+                web.get("/_enginesim/faults", self._show_faults, allow_head=False),
                 web.post("/_enginesim/faults", self._set_faults),
             ]
         )
         return app
+
+    def _small_endpoints(self) -> dict[str, Callable[[web.Request], Awaitable[web.Response]]]:
+        return {
+            "/health": self._health,
+            "/ping": self._health,
+            "/version": self._version,
+            "/load": self._load,
+            "/metrics": self._metrics,
+            "/v1/models": self._models,
+        }
 
     def start(self) -> None:
         """Serve generations from now on; a crash set by time counts from here."""
@@ -128,11 +134,11 @@ class EngineServer:
         return web.Response()
 
     async def _version(self, _request: web.Request) -> web.Response:
-        return web.json_response({"version": self.settings.version})
+        return json_reply({"version": self.settings.version})
 
     async def _load(self, _request: web.Request) -> web.Response:
         tracked = self._open_requests if self.flags.enable_server_load_tracking else 0
-        return web.json_response({"server_load": tracked})
+        return json_reply({"server_load": tracked})
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(
@@ -154,11 +160,11 @@ class EngineServer:
             }
             for name in names
         ]
-        return web.json_response({"object": "list", "data": cards})
+        return json_reply({"object": "list", "data": cards})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         tokens = parse(TokenizeBody, await read_body(request)).tokens()
-        return web.json_response(
+        return json_reply(
             {
                 "count": len(tokens),
                 "max_model_len": self.flags.max_model_len,
@@ -170,13 +176,13 @@ class EngineServer:
     # -- faults
 
     async def _show_faults(self, _request: web.Request) -> web.Response:
-        return web.json_response(self.injector.remaining())
+        return json_reply(self.injector.remaining())
 
     async def _set_faults(self, request: web.Request) -> web.Response:
         self.injector.update(await read_body(request))
         for driver in self.drivers:
             driver.engine.speed = self.settings.speed(self.injector.faults)
-        return web.json_response(self.injector.remaining())
+        return json_reply(self.injector.remaining())
 
     # -- generation
 
@@ -200,7 +206,7 @@ class EngineServer:
             self._check_model(body.model)
             check_sampling(body)
             mailbox = Mailbox(only_ends=not body.stream)
-            prompt_tokens, limit = self._submit(body, pace, mailbox, streams)
+            prompt_tokens = self._submit(body, pace, mailbox, streams)
             renderer = Renderer(
                 chat=kind is ChatBody,
                 request_id=("chatcmpl-" if kind is ChatBody else "cmpl-")
@@ -219,17 +225,11 @@ class EngineServer:
                 )
             else:
                 response = await self._collect(mailbox, streams, renderer, prompt_tokens)
-            self.metrics.observe_request(
-                streams[0].driver.rank,
-                choices=body.n or 1,
-                max_tokens=limit,
-                longest_output=max(stream.tokens for stream in streams),
-            )
+            self._count_requests(streams, choices=body.n or 1)
             return response
         finally:
             for stream in streams:
-                if stream.finished is None:
-                    stream.abort()
+                stream.abandon()
                 self._live.discard(stream)
             self._open_requests -= 1
             if not self._open_requests:
@@ -241,11 +241,9 @@ class EngineServer:
 
     def _submit(
         self, body: CompletionBody | ChatBody, pace: Pace, mailbox: Mailbox, streams: list[SequenceStream]
-    ) -> tuple[int, int]:
-        """Queue every choice of every prompt; (prompt tokens, the largest output limit)."""
+    ) -> int:
+        """Queue every choice of every prompt; the number of prompt tokens."""
         prompts = body.prompts()
-        if not prompts or not all(prompts):
-            raise ApiError("prompt: must be given and not empty", error_type="Bad Request", param="prompt")
         limits = [output_limit(body, prompt, max_model_len=self.flags.max_model_len) for prompt in prompts]
         driver = min(self.drivers, key=lambda candidate: candidate.load)
         greedy = body.temperature == 0
@@ -273,6 +271,7 @@ class EngineServer:
                     driver=driver,
                     metrics=self.metrics,
                     request_id=uuid.uuid4().hex,
+                    limit=limit,
                 )
                 work = engine_request(
                     stream.request_id,
@@ -286,7 +285,17 @@ class EngineServer:
                 driver.submit(work, stream)
                 streams.append(stream)
                 self._live.add(stream)
-        return sum(map(len, prompts)), max(limits)
+        return sum(map(len, prompts))
+
+    def _count_requests(self, streams: Sequence[SequenceStream], *, choices: int) -> None:
+        """A prompt is a request of its own, whatever call it came with; its choices are its sequences."""
+        for start in range(0, len(streams), choices):
+            own = streams[start : start + choices]
+            self.metrics.observe_request(
+                own[0].driver.rank,
+                max_tokens=[stream.limit for stream in own],
+                longest_output=max(stream.tokens for stream in own),
+            )
 
     async def _collect(
         self, mailbox: Mailbox, streams: list[SequenceStream], renderer: Renderer, prompt_tokens: int
@@ -296,7 +305,7 @@ class EngineServer:
             results |= {delta.index: delta for delta in await mailbox.next()}
         usage = Usage(prompt_tokens, sum(stream.tokens for stream in streams))
         body = renderer.body([results[stream.index] for stream in streams], usage)
-        return web.json_response(body, dumps=_compact)
+        return json_reply(body)
 
     async def _stream(
         self,
@@ -333,23 +342,3 @@ class EngineServer:
             events.clear()
         await response.write_eof()
         return response
-
-
-@web.middleware
-async def _errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Every error in vLLM's shape."""
-    try:
-        return await handler(request)
-    except ApiError as error:
-        return error.response()
-    except ConnectionResetError:
-        raise  # the client left; there is nobody to answer
-    except web.HTTPException as error:
-        reason: Any = error.reason
-        return ApiError(reason, status=error.status, error_type=reason).response()
-
-
-def _compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))

@@ -9,7 +9,7 @@ CHAT = [{"role": "user", "content": "hello"}]
 
 async def test_models_health_version_and_load_answer(engine):
     client = await engine("--served-model-name first second --max-model-len 2k", VERSION="0.31.1")
-    assert (await client.get("/health")) == (200, b"")
+    assert (await client.get("/health")) == (await client.get("/ping")) == (200, b"")
     assert (await client.get("/version")) == (200, {"version": "0.31.1"})
     assert (await client.get("/load")) == (200, {"server_load": 0})
     status, models = await client.get("/v1/models")
@@ -37,6 +37,7 @@ async def test_completion_has_text_usage_and_fingerprint(engine):
         "completion_tokens": 8,
         "total_tokens": 13,
         "prompt_tokens_details": None,
+        "completion_tokens_details": None,
     }
     (choice,) = body["choices"]
     assert (choice["index"], len(choice["text"]), choice["finish_reason"]) == (0, 8, "length")
@@ -94,11 +95,11 @@ async def test_continuous_usage_counts_up(engine):
 
 
 @pytest.mark.parametrize("with_usage", [False, True])
-async def test_fingerprint_is_on_the_first_chunk_and_on_the_last_message(engine, with_usage):
+async def test_fingerprint_is_on_the_last_message_alone(engine, with_usage):
     client = await engine()
     *chunks, _ = await client.events(max_tokens=4, stream_options={"include_usage": with_usage})
     stamped = ["system_fingerprint" in chunk for chunk in chunks]
-    assert stamped == [True] + [False] * (len(chunks) - 2) + [True]
+    assert stamped == [False] * (len(chunks) - 1) + [True]
 
 
 async def test_a_chat_stream_starts_with_a_role_for_every_choice(engine):
@@ -223,36 +224,57 @@ async def test_tokenize_counts_bytes(engine):
     assert (await client.complete("aé", max_tokens=1))["usage"]["prompt_tokens"] == 3
 
 
+MEANING = "BadRequestError"
+FORM = "Bad Request"
 BAD = [
     ({"model": "other"}, 404, "NotFoundError", "model"),
-    ({"max_tokens": 0}, 400, "BadRequestError", "max_tokens"),
-    ({"max_tokens": -1}, 400, "BadRequestError", "max_tokens"),
-    ({"max_tokens": 96}, 400, "BadRequestError", "max_tokens"),
-    ({"max_tokens": "five"}, 400, "Bad Request", "max_tokens"),
-    ({"max_tokens": 1.5}, 400, "Bad Request", "max_tokens"),
-    ({"max_tokens": 1e400}, 400, "Bad Request", "max_tokens"),
-    ({"prompt": "x" * 100}, 400, "BadRequestError", "input_tokens"),
-    ({"prompt": ""}, 400, "Bad Request", "prompt"),
-    ({"prompt": []}, 400, "Bad Request", "prompt"),
-    ({"prompt": None}, 400, "Bad Request", "prompt"),
-    ({"prompt": 5}, 400, "Bad Request", "prompt"),
-    ({"prompt": [-1]}, 400, "Bad Request", "prompt"),
-    ({"n": 0}, 400, "BadRequestError", "n"),
-    ({"n": 2, "temperature": 0}, 400, "BadRequestError", "n"),
-    ({"temperature": -0.1}, 400, "BadRequestError", "temperature"),
-    ({"temperature": float("nan")}, 400, "BadRequestError", "temperature"),
-    ({"top_p": 0}, 400, "BadRequestError", "top_p"),
-    ({"min_tokens": 9}, 400, "BadRequestError", "min_tokens"),
-    ({"min_tokens": -1}, 400, "BadRequestError", "min_tokens"),
-    ({"stop": [""]}, 400, "BadRequestError", "stop"),
-    ({"stop": 7}, 400, "Bad Request", "stop"),
-    ({"stream": "maybe"}, 400, "Bad Request", "stream"),
-    ({"stream_options": {"include_usage": True}}, 400, "Bad Request", "stream_options"),
-    ({"cache_salt": ""}, 400, "Bad Request", "cache_salt"),
-    ({"cache_salt": 5}, 400, "Bad Request", "cache_salt"),
-    ({"cache_salt": "a" * 129}, 400, "Bad Request", "cache_salt"),
-    *(({"cache_salt": f"a{bad}b"}, 400, "Bad Request", "cache_salt") for bad in "@/\\\0"),
+    ({"max_tokens": 0}, 400, MEANING, "max_tokens"),
+    ({"max_tokens": -1}, 400, MEANING, "max_tokens"),
+    ({"max_tokens": 101}, 400, MEANING, "max_tokens"),
+    ({"max_tokens": "five"}, 400, FORM, "body.max_tokens"),
+    ({"max_tokens": 1.5}, 400, FORM, "body.max_tokens"),
+    ({"max_tokens": 1e400}, 400, FORM, "body.max_tokens"),
+    ({"prompt": "x" * 100}, 400, MEANING, "max_tokens"),
+    ({"prompt": "x" * 101}, 400, MEANING, "input_tokens"),
+    ({"prompt": ""}, 400, MEANING, "prompt"),
+    ({"prompt": None}, 400, MEANING, "prompt"),
+    ({"prompt": []}, 400, MEANING, None),
+    ({"prompt": [[]]}, 400, MEANING, None),
+    ({"prompt": 5}, 400, FORM, "body.prompt"),
+    ({"prompt": [-1]}, 400, FORM, "body.prompt.0"),
+    ({"n": 0}, 400, MEANING, None),
+    ({"n": 16_385}, 400, MEANING, None),
+    ({"n": 2, "temperature": 0}, 400, MEANING, None),
+    ({"n": "two"}, 400, FORM, "body.n"),
+    ({"temperature": -0.1}, 400, MEANING, "temperature"),
+    ({"temperature": 2.01}, 400, MEANING, "temperature"),
+    ({"temperature": float("nan")}, 400, MEANING, "temperature"),
+    ({"top_p": 0}, 400, MEANING, "top_p"),
+    ({"top_k": -2}, 400, MEANING, None),
+    ({"min_p": 1.01}, 400, MEANING, None),
+    ({"presence_penalty": 2.01}, 400, MEANING, None),
+    ({"frequency_penalty": -2.01}, 400, MEANING, None),
+    ({"repetition_penalty": 0}, 400, MEANING, None),
+    ({"min_tokens": 9}, 400, MEANING, None),
+    ({"min_tokens": -1}, 400, MEANING, None),
+    ({"stop": [""]}, 400, MEANING, None),
+    ({"stop": 7}, 400, FORM, "body.stop"),
+    ({"stop": ["1", "2", "3", "4", "5"]}, 400, FORM, "body.stop"),
+    ({"stream": "maybe"}, 400, FORM, "body.stream"),
+    ({"stream_options": {"include_usage": True}}, 400, MEANING, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": "maybe"}}, 400, FORM, "body.stream_options.include_usage"),
+    ({"cache_salt": ""}, 400, MEANING, "cache_salt"),
+    ({"cache_salt": 5}, 400, MEANING, "cache_salt"),
+    ({"cache_salt": "a" * 129}, 400, MEANING, "cache_salt"),
+    *(({"cache_salt": f"a{bad}b"}, 400, MEANING, "cache_salt") for bad in "@/\\\0"),
 ]
+
+
+async def test_a_limit_above_what_the_prompt_leaves_is_cut_to_it(engine):
+    client = await engine("--max-model-len 100")
+    for wanted in (4, 5, 6, 100):
+        body = await client.complete("x" * 95, max_tokens=wanted, ignore_eos=True)
+        assert (body["usage"]["completion_tokens"], body["choices"][0]["finish_reason"]) == (min(wanted, 5), "length")
 
 
 @pytest.mark.parametrize(("fields", "status", "kind", "param"), BAD, ids=[json.dumps(row[0])[:40] for row in BAD])
@@ -268,7 +290,14 @@ async def test_what_vllm_refuses_is_refused(engine, fields, status, kind, param)
 
 GOOD = [
     {"max_tokens": 1},
-    {"max_tokens": 95},
+    {"max_tokens": 100},
+    {"prompt": "x" * 99},
+    {"temperature": 2},
+    {"top_k": -1},
+    {"min_p": 1},
+    {"presence_penalty": -2},
+    {"frequency_penalty": 2},
+    {"stop": ["1", "2", "3", "4"]},
     {"max_tokens": "5"},
     {"prompt": "x" * 92},
     {"prompt": [0, 2**40]},
@@ -289,33 +318,81 @@ async def test_what_vllm_takes_is_taken(engine, fields):
     await client.complete(**{"prompt": "hello", **fields})
 
 
-@pytest.mark.parametrize("data", [b"{", b"", b"[]", b'"text"', b"\xff\xfe", b"[" * 100_000, b"{}"])
-async def test_a_body_that_is_no_request_is_refused(engine, data):
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("data", "param"), [(b"{", "body.1"), (b'{"a": x}', "body.6"), (b"", "body"), (b"[]", "body"), (b'"text"', "body")]
+)
+async def test_a_body_that_is_no_request_is_refused(engine, data, param):
     client = await engine()
-    headers = {"Content-Type": "application/json"}
     for path in ("/v1/completions", "/v1/chat/completions"):
-        async with client.session.post(client.url + path, data=data, headers=headers) as response:
-            assert response.status == 400
-            assert (await response.json())["error"]["code"] == 400
+        async with client.session.post(client.url + path, data=data, headers=JSON) as response:
+            error = (await response.json())["error"]
+            assert (response.status, response.headers["Content-Type"]) == (400, "application/json")
+            assert (error["code"], error["type"], error["param"]) == (400, FORM, param)
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/json; charset=nonsense"])
-async def test_a_wrong_content_type_is_refused(engine, kind):
+@pytest.mark.parametrize("data", [b'{"a": "\xff"}', b"[" * 100_000])
+async def test_a_body_that_cannot_be_parsed_is_refused_below_the_api(engine, data):
     client = await engine()
+    async with client.session.post(client.url + "/v1/completions", data=data, headers=JSON) as response:
+        assert (response.status, list(await response.json())) == (400, ["detail"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"), [("text/plain", 400), ("application/json; charset=nonsense", 200), ("application/json", 200)]
+)
+async def test_the_content_type_must_be_json_whatever_its_charset(engine, kind, status):
+    client = await engine()
+    data = b'{"prompt": "a", "max_tokens": 1}'
     headers = {"Content-Type": kind}
-    async with client.session.post(client.url + "/v1/completions", data=b"{}", headers=headers) as response:
-        assert response.status == 400
+    async with client.session.post(client.url + "/v1/completions", data=data, headers=headers) as response:
+        assert response.status == status
 
 
-async def test_an_unknown_path_has_the_same_error_body(engine):
+async def test_what_is_below_the_api_has_an_error_body_of_its_own(engine):
     client = await engine()
-    assert (await client.get("/nope"))[1]["error"]["code"] == 404
-    status, body = await client.get("/v1/completions")
-    assert (status, body["error"]["code"]) == (405, 405)
+    assert await client.get("/nope") == (404, {"detail": "Not Found"})
+    assert await client.get("/v1/completions") == (405, {"detail": "Method Not Allowed"})
+    async with client.session.head(client.url + "/health") as response:
+        assert response.status == 405
 
 
-async def test_a_wrong_message_is_named_by_its_path(engine):
+CONVERSATIONS = [
+    ([{"content": "x"}], FORM, "body.messages.0.role"),
+    ([{"role": "user", "content": None}], FORM, "body.messages.0"),
+    ([{"role": "user", "content": 5}], FORM, "body.messages.0.content"),
+    ([{"role": "user", "content": [{"type": "smell"}]}], MEANING, None),
+    ("hello", FORM, "body.messages"),
+    ([], MEANING, None),
+    (None, MEANING, None),
+]
+
+
+@pytest.mark.parametrize(("messages", "kind", "param"), CONVERSATIONS)
+async def test_a_wrong_conversation_is_refused(engine, messages, kind, param):
     client = await engine()
-    status, body = await client.post("/v1/chat/completions", {"messages": [{"content": "x"}]})
-    assert (status, body["error"]["param"]) == (400, "messages")
-    assert "messages.0.role" in body["error"]["message"]
+    status, body = await client.post("/v1/chat/completions", {"messages": messages})
+    assert (status, body["error"]["type"], body["error"]["param"]) == (400, kind, param)
+
+
+async def test_an_assistant_may_have_said_nothing(engine):
+    client = await engine()
+    messages = [{"role": "assistant", "content": None}, {"role": "user"}]
+    status, body = await client.post("/v1/chat/completions", {"messages": messages, "max_tokens": 1})
+    assert (status, body["usage"]["prompt_tokens"]) == (200, len("assistant: \nuser: \nassistant: "))
+
+
+@pytest.mark.parametrize("limit", [{"max_tokens": 0}, {"max_completion_tokens": 0}])
+async def test_a_chat_limit_below_one_is_blamed_on_max_tokens(engine, limit):
+    client = await engine()
+    _, body = await client.post("/v1/chat/completions", {"messages": CHAT, **limit})
+    assert body["error"]["param"] == "max_tokens"
+
+
+async def test_a_chat_limit_above_the_context_is_blamed_on_its_own_name(engine):
+    client = await engine("--max-model-len 100")
+    for name in ("max_tokens", "max_completion_tokens"):
+        _, body = await client.post("/v1/chat/completions", {"messages": CHAT, name: 101})
+        assert body["error"]["param"] == name
