@@ -1,3 +1,4 @@
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from decimal import Decimal
@@ -24,7 +25,7 @@ from bayplan.cluster.errors import (
 )
 from bayplan.cluster.resources import INFERENCE_MODELS, LEASES, NODES, PODS
 from bayplan.cluster.transport import MAX_TRIES
-from tests.fakes.clock import HurriedClock
+from tests.fakes.clock import HurriedClock, until
 from tests.fakes.server import ScriptedServer, hang_up, page, refuse, reply, silence, stream
 
 POD = {"kind": "Pod", "metadata": {"name": "p", "namespace": "ns", "uid": "u", "resourceVersion": "7"}}
@@ -331,3 +332,12 @@ async def test_a_watch_asks_for_bookmarks_from_its_version(server: ScriptedServe
     query = server.seen[0][2]
     assert (found, opened) == ([], [1])
     assert query == {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": "41", "timeoutSeconds": "7"}
+
+
+async def test_a_list_left_early_leaves_no_request_behind(server: ScriptedServer, client: ApiClient) -> None:
+    server.lists = [reply(page([POD], 9, "more")), silence()]
+    pages = client.list_pages(PODS)
+    assert await anext(pages) == ([POD], "9")
+    await until(lambda: server.count("list") == 2, what="the next page to be asked for meanwhile")
+    await pages.aclose()
+    assert not [task for task in asyncio.all_tasks() if "read" in str(task.get_coro())]
