@@ -28,7 +28,9 @@ def strategic_merge(target: Any, patch: Any) -> Any:
         items = {item[key]: item for item in target}
         for item in patch:
             items[item[key]] = strategic_merge(items.get(item[key], {}), item)
-        return list(items.values())
+        order = [item[key] for item in patch]
+        # Who states the whole list states its order.
+        return [items[name] for name in order] if len(order) == len(items) else list(items.values())
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
     merged = dict(target) if isinstance(target, Mapping) else {}

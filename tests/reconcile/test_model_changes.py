@@ -204,6 +204,23 @@ async def test_a_new_revision_replaces_groups_one_by_one_and_never_goes_below_th
     assert len(cluster.objects(CONTROLLER_REVISIONS)) == 2
 
 
+async def test_a_replacement_without_room_for_one_more_says_what_it_waits_for() -> None:
+    cluster, key = await serving(2, nodes=1)
+    before = cluster.pod_names()
+    cluster.edit_spec(key, engine=NEW_ENGINE)
+    await cluster.advance(30)
+    assert cluster.pod_names() == before
+    assert cluster.reason(key, "Ready") == ("True", "Ready")
+    assert cluster.reason(key, "Current") == ("False", "Replacing")
+    current = cluster.condition(key, "Current")
+    assert current is not None
+    assert current["message"].startswith("2 of 2 replicas are to be replaced by revision ")
+    assert "which waits: needs 1 node with 1 free" in current["message"]
+    cluster.add_node("n9")
+    await cluster.advance(30)
+    assert set(by_image(cluster)) == {"v0.12.0"}
+
+
 async def test_both_revisions_are_listed_while_both_serve() -> None:
     cluster, key = await serving(2)
     for pod in cluster.pod_names():

@@ -181,9 +181,15 @@ class Fleet:
     # --- node states ---------------------------------------------------------------------------------------------
 
     def lost_nodes(self) -> Mapping[str, datetime]:
-        """Nodes whose pods are to be replaced, with the time since which they count as lost."""
+        """Nodes whose pods are to be replaced, with the time since which they count as lost.
+
+        A node that was seen to be deleted is lost at once. One that pods name and nobody has seen may only be news
+        that is still under way, so it has the time that a silent node has.
+        """
         now, after = self._now(), timedelta(seconds=self.limits.lost_node_seconds)
-        lost = dict(self._gone_since)
+        gone = {name for name in self.pods.index_values(BY_NODE) if Key("", name) not in self.nodes}
+        self._gone_since = {name: self._gone_since.get(name, now + after) for name in gone}
+        lost = {name: since for name, since in self._gone_since.items() if since <= now}
         for view in self.nodes.values():
             if view.not_ready_since is not None and view.not_ready_since + after <= now:
                 lost[view.node.name] = view.not_ready_since + after
@@ -199,16 +205,15 @@ class Fleet:
             or (view.node.cordoned and self._cordoned_since.get(view.node.name, now) + after <= now)
         )
 
-    def next_node_change_seconds(self, node: Node) -> float | None:
+    def next_node_change_seconds(self, name: str) -> float | None:
         """Seconds until a node's state changes by time alone, or None."""
-        view = self.nodes.get(Key("", node.name))
-        now, waits = self._now(), []
+        view = self.nodes.get(Key("", name))
+        changes = [self._gone_since.get(name)]
         if view is not None and view.not_ready_since is not None:
-            after = timedelta(seconds=self.limits.lost_node_seconds)
-            waits.append((view.not_ready_since + after - now).total_seconds())
-        if node.cordoned and node.name in self._cordoned_since:
-            after = timedelta(seconds=self.limits.old_cordon_seconds)
-            waits.append((self._cordoned_since[node.name] + after - now).total_seconds())
+            changes.append(view.not_ready_since + timedelta(seconds=self.limits.lost_node_seconds))
+        if view is not None and view.node.cordoned and name in self._cordoned_since:
+            changes.append(self._cordoned_since[name] + timedelta(seconds=self.limits.old_cordon_seconds))
+        waits = [(change - self._now()).total_seconds() for change in changes if change is not None]
         return min((wait for wait in waits if wait > 0), default=None)
 
     def _node_changed(self, old: NodeView | None, new: NodeView | None) -> None:

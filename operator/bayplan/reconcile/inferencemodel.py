@@ -189,6 +189,7 @@ class InferenceModelReconciler:
             plan=wish.plan,
             groups=work.groups,
             blocker=work.findings.blocker,
+            moving_nodes=self._fleet.moving_nodes(),
             warming={
                 group.name: seen
                 for group in work.groups

@@ -174,9 +174,8 @@ class ModelPass:
                 self.findings.waits.append(max(0.0, limits.confirm_seconds - age) + 0.1)
             elif group.missing_ranks:
                 self.findings.waits.append(max(0.0, limits.incomplete_seconds - age) + 0.1)
-            for member in group.members:
-                node = self._tools.fleet.nodes.get(Key("", member.node)) if member.node else None
-                wait = self._tools.fleet.next_node_change_seconds(node.node) if node else None
+            for name in {member.node for member in group.members if member.node is not None}:
+                wait = self._tools.fleet.next_node_change_seconds(name)
                 if wait is not None:
                     self.findings.waits.append(wait + 0.05)
 

@@ -46,6 +46,8 @@ class Situation:
     blocker: Blocker | None = None
     warming: Mapping[str, WarmupObservation] = field(default_factory=dict)
     """Last warm-up observation by group name."""
+    moving_nodes: frozenset[str] = frozenset()
+    """Nodes that are to be emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class _Counts:
     draining: int
     failed: int
     outdated: int
+    moving: int
 
     @property
     def pending(self) -> int:
@@ -77,6 +80,7 @@ def build_status(situation: Situation, previous: InferenceModelStatus, *, now: d
         draining=sum(1 for g in groups if g.stage is Stage.DRAINING),
         failed=sum(1 for g in groups if g.stage is Stage.FAILED),
         outdated=sum(1 for g in alive if not situation.target.matches(g)),
+        moving=sum(1 for g in alive if _nodes_of(g) & situation.moving_nodes),
     )
     verdicts = _verdicts(situation, counts, alive)
     shown = sorted(groups, key=lambda g: g.name)[:MAX_GROUPS_SHOWN]
@@ -118,6 +122,10 @@ def invalid_status(
     return previous.model_copy(update={"observed_generation": generation, "conditions": conditions})
 
 
+def _nodes_of(group: Group) -> set[str]:
+    return {rank.node for rank in group.assignment.ranks} if group.assignment else set()
+
+
 def _group_status(group: Group, warming: WarmupObservation | None) -> GroupStatus:
     assignment = group.assignment
     since, stage = group.since, None
@@ -150,13 +158,25 @@ def _verdicts(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> 
     if blocked_by_spec:
         verdicts.append((ConditionType.STALLED, "True", memory_reason, memory_message))
     elif not _settled(counts):
-        reason, message = _first_problem(verdicts) or (Reason.DRAINING, "replicas are leaving")
+        reason, message = _first_problem(verdicts) or _unseen_work(situation.blocker, counts)
         verdicts.append((ConditionType.RECONCILING, "True", reason, message))
     return verdicts
 
 
 def _settled(counts: _Counts) -> bool:
-    return counts.alive == counts.ready == counts.wanted and counts.draining == 0 and counts.outdated == 0
+    at_rest = counts.draining == counts.outdated == counts.moving == 0
+    return at_rest and counts.alive == counts.ready == counts.wanted
+
+
+def _unseen_work(blocker: Blocker | None, counts: _Counts) -> tuple[Reason, str]:
+    """What goes on although every condition is fine."""
+    if counts.moving:
+        return Reason.REPLACING, f"{counts.moving} replicas are to move off leaving nodes{_waiting_for(blocker)}"
+    return Reason.DRAINING, "replicas are leaving"
+
+
+def _waiting_for(blocker: Blocker | None) -> str:
+    return f", which waits: {blocker.message}" if blocker is not None else ""
 
 
 def _first_problem(verdicts: Sequence[Verdict]) -> tuple[Reason, str] | None:
@@ -224,6 +244,8 @@ def _current(situation: Situation, counts: _Counts) -> Verdict:
     revision = situation.target.revision
     if counts.outdated:
         text = f"{counts.outdated} of {counts.alive} replicas are to be replaced by revision {revision}"
+        if not counts.pending:
+            text += _waiting_for(situation.blocker)
         return ConditionType.CURRENT, "False", Reason.REPLACING, text
     return ConditionType.CURRENT, "True", Reason.CURRENT, f"all replicas run revision {revision}"
 
