@@ -17,7 +17,10 @@ KV_CACHE_SPACE_GIB: Final = 1
 
 _REPLACED: Final = frozenset({"--host", "--port", "--model", "--revision", "--tokenizer", "--tokenizer-revision"})
 """Flags with a value that are set anew: addresses are the caller's, and nothing but the tiny model is here."""
-_ONE_RANK: Final = ("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp", "--nnodes")
+_ONE_RANK: Final = (
+    *("--tensor-parallel-size", "-tp", "--pipeline-parallel-size", "-pp"),
+    *("--data-parallel-size", "-dp", "--nnodes"),
+)
 
 ENGINE_ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",

@@ -11,6 +11,7 @@ SUCCESS = "vllm:request_success_total"
 PROMPT_TOKENS = "vllm:prompt_tokens_total"
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
+STEPS = "iteration_tokens_total_count"
 TIGHT_KV_BLOCKS = 40
 """Room for 39 blocks (one is the engine's own): three sequences of 28 blocks cannot stay together."""
 
@@ -59,21 +60,32 @@ async def observe_salts(engine: Engine) -> Record:
 
 async def observe_counters(engine: Engine) -> Record:
     """Growth of every counter over a fixed series of requests, one after the other."""
-    series: tuple[dict[str, object], ...] = (
+    one_by_one: tuple[dict[str, object], ...] = (
         completion(token_ids(10, seed=20), max_tokens=5),
         completion(token_ids(33, seed=21), max_tokens=7),
         completion(token_ids(109, seed=22), max_tokens=1),
         completion(token_ids(109, seed=22), max_tokens=2),
+        completion(token_ids(9, seed=26), max_tokens=6, stream=True),
+        # A refused request must not count as one.
+        completion(token_ids(3), max_tokens=-1),
+    )
+    together: tuple[dict[str, object], ...] = (
         completion(token_ids(20, seed=23), max_tokens=3, n=2, temperature=0.8, seed=7),
         completion([token_ids(11, seed=24), token_ids(12, seed=25)], max_tokens=4),
-        completion(token_ids(9, seed=26), max_tokens=6, stream=True),
     )
-    sequences = 9
+    seen = {
+        "one by one": await _counted(engine, one_by_one, sequences=5),
+        "together": await _counted(engine, together, sequences=4),
+    }
+    # Whether sequences of one request share their first step depends on when the engine's core hears of each.
+    del seen["together"][STEPS]
+    return seen
+
+
+async def _counted(engine: Engine, bodies: tuple[dict[str, object], ...], *, sequences: int) -> dict[str, Json]:
     before = await engine.scrape()
-    for body in series:
+    for body in bodies:
         await engine.call("POST", COMPLETIONS, json=body)
-    # Refused requests must not count as requests.
-    await engine.call("POST", COMPLETIONS, json=completion(token_ids(3), max_tokens=-1))
     expected = before.total(SUCCESS) + sequences
     after = await engine.scrape_when(lambda scrape: scrape.total(SUCCESS) >= expected, what=f"{sequences} sequences")
     return counts_between(before, after)

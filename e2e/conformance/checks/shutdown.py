@@ -1,13 +1,14 @@
 """What a client and a kubelet see when an engine is told to end."""
 
 import signal
+from typing import Any
 
 import aiohttp
 
 from e2e.conformance.checks.answers import USAGE
 from e2e.conformance.engines import Engine
-from e2e.conformance.records import Json, Record, collapse, shape
-from e2e.conformance.requests import CHAT, COMPLETIONS, OpenStream, Streamed, chat, completion, token_ids
+from e2e.conformance.records import Json, Record, collapse, shape, stream_phases
+from e2e.conformance.requests import CHAT, COMPLETIONS, OpenStream, Streamed, chat, completion, stream, token_ids
 
 LONG = 900
 
@@ -46,11 +47,11 @@ async def _ask(engine: Engine, path: str, body: dict[str, object] | None = None)
     return {**seen, "bytes": "none" if not answer.body else "some"}
 
 
-async def _ask_stream(engine: Engine) -> dict[str, Json]:
-    answer = await OpenStream(
-        engine, COMPLETIONS, completion(token_ids(5), max_tokens=1, stream=True, **USAGE)
-    ).result()
-    return _end(answer, whole=1)
+async def _ask_stream(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Json]:
+    return {
+        **_end(streamed := await stream(engine, path, body), whole=1),
+        "phases": stream_phases(streamed.events),
+    }
 
 
 async def observe_cut(engine: Engine) -> Record:
@@ -81,7 +82,12 @@ async def observe_drain(engine: Engine) -> Record:
     late = {
         "completion": await _ask(engine, COMPLETIONS, completion(token_ids(5), max_tokens=1)),
         "chat": await _ask(engine, CHAT, chat(max_tokens=1)),
-        "stream": await _ask_stream(engine),
+        "streamed completion": await _ask_stream(engine, COMPLETIONS, completion(token_ids(5), max_tokens=1)),
+        "streamed completion with usage": await _ask_stream(
+            engine, COMPLETIONS, completion(token_ids(5), max_tokens=1, **USAGE)
+        ),
+        "streamed chat": await _ask_stream(engine, CHAT, chat(max_tokens=1)),
+        "streamed chat with usage": await _ask_stream(engine, CHAT, chat(max_tokens=1, **USAGE)),
         "/health": await _ask(engine, "/health"),
         "/v1/models": await _ask(engine, "/v1/models"),
     }
