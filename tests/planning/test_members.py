@@ -283,6 +283,13 @@ def test_mixed_plan_ids_are_a_defect(rank: int) -> None:
     assert build_one(pods).defect is Defect.MIXED_PLANS
 
 
+@pytest.mark.parametrize("change", [{"revision": "edited"}, {"template": "edited"}])
+def test_labels_that_contradict_the_reservation_are_a_defect(change: dict[str, str]) -> None:
+    head, rank1 = ready(PAIR)
+    assert build_one([head, replace(rank1, **change)]).defect is Defect.MIXED_PLANS
+    assert build_one([replace(head, **change), rank1]).defect is Defect.MIXED_PLANS
+
+
 def test_duplicate_and_excess_ranks_are_a_defect() -> None:
     head, rank1 = members(PAIR)
     assert build_one([head, rank1, replace(rank1, name="copy", uid="copy")]).defect is Defect.MIXED_PLANS

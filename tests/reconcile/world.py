@@ -199,7 +199,7 @@ class World:
         return f"{group}-0"
 
     def status(self, key: Key) -> Json:
-        found = next(m for m in self.api.objects(INFERENCE_MODELS) if m["metadata"]["name"] == key.name)
+        found = next(model for model in self.api.objects(INFERENCE_MODELS) if _key(model) == key)
         status: Json = found.get("status", {})
         return status
 
@@ -230,7 +230,7 @@ class World:
         """Start bound pods, keep their Ready condition, end those that are to be deleted."""
         for pod in self.objects(PODS):
             place = pod["spec"].get("nodeName")
-            if place is None or place in self.dead_nodes or not pod["metadata"]["labels"].get(names.LABEL_MODEL):
+            if place is None or place in self.dead_nodes or "image" not in pod["spec"]["containers"][0]:
                 continue
             if pod["metadata"].get("deletionTimestamp"):
                 self.api.remove(PODS, _key(pod))

@@ -96,7 +96,7 @@ class Defect(StrEnum):
 
     NO_RESERVATION = "rank 0 is missing, and with it the reservation"
     UNREADABLE = "the assignment annotation is unreadable"
-    MIXED_PLANS = "members carry different plan ids"
+    MIXED_PLANS = "the members are not those of one plan"
     INCOMPLETE = "the group stayed incomplete past the limit"
     MEMBER_GONE = "a member disappeared after the group was released to the scheduler"
     UNCONFIRMED = "not all members were bound within the limit"
@@ -279,7 +279,7 @@ def _defect(draft: _Draft, now: datetime, limits: GroupLimits) -> Defect | None:
     if (
         len(set(ranks)) != len(ranks)
         or any(rank is None or rank >= len(assignment.ranks) for rank in ranks)
-        or any(m.plan_id != assignment.plan_id for m in members)
+        or any(_plan_of(m) != (assignment.plan_id, assignment.revision, assignment.template) for m in members)
         or assignment.group != draft.name
     ):
         return Defect.MIXED_PLANS
@@ -293,6 +293,11 @@ def _defect(draft: _Draft, now: datetime, limits: GroupLimits) -> Defect | None:
         if (now - since).total_seconds() > limits.confirm_seconds:
             return Defect.UNCONFIRMED
     return None
+
+
+def _plan_of(member: Member) -> tuple[str, str, str]:
+    """What annotation and labels say of a member's plan; the labels are there for selectors and must not differ."""
+    return member.plan_id, member.revision, member.template
 
 
 def _defect_text(defect: Defect, head: Member) -> str:

@@ -265,12 +265,16 @@ class InferenceModelReconciler:
 
     def _emit_changes(self, view: ModelView, status: InferenceModelStatus) -> None:
         before = {condition.type: condition for condition in view.status.conditions}
+        told: set[str] = set()
         for condition in status.conditions:
             old = before.get(condition.type)
             if old is not None and (old.status, old.reason) == (condition.status, condition.reason):
                 continue
             if condition.type in (ConditionType.RECONCILING, ConditionType.STALLED) or _starts_well(old, condition):
                 continue
+            if condition.reason in told:
+                continue  # Ready repeats what blocks it
+            told.add(condition.reason)
             self._events.emit(view, reason=condition.reason, message=condition.message, warning=_is_warning(condition))
 
     def _report_strangers(self, view: ModelView) -> None:
