@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bayplan.cli.configuration import ConfigurationError, load_configuration
+from bayplan.cluster.apitimes import ApiTimes
 
 
 def written(folder: Path, text: str) -> Path:
@@ -46,6 +47,14 @@ def test_back_off_is_configured_as_a_whole(tmp_path: Path) -> None:
     assert backoff.forgiven_after_seconds == 2
 
 
+def test_patience_with_the_api_server_is_configured_as_a_whole(tmp_path: Path) -> None:
+    text = "apiServer: {requestSeconds: 3, watchSeconds: 60, idleSeconds: 60, resyncSeconds: 9}"
+    times = load_configuration(written(tmp_path, text)).api_server.times()
+
+    assert (times.request, times.watch, times.idle, times.resync) == (3, 60, 60, 9)
+    assert load_configuration(None).api_server.times() == ApiTimes()
+
+
 def test_a_topology_level_replaces_its_default_and_keeps_the_others(tmp_path: Path) -> None:
     topology = (
         load_configuration(written(tmp_path, "topology: {rack: [example.com/rack]}")).reconcile_settings().topology
@@ -68,6 +77,7 @@ def test_a_topology_level_replaces_its_default_and_keeps_the_others(tmp_path: Pa
         ("logging: {format: xml}", "logging.format"),
         ("workers: 0", "workers"),
         ("leaderElection: {durationSeconds: 5}", "durationSeconds > renewDeadlineSeconds > retrySeconds"),
+        ("apiServer: {watchSeconds: 60, idleSeconds: 61}", "idleSeconds <= watchSeconds"),
         ("nonsense: 1", "nonsense: unknown key"),
     ],
 )

@@ -18,6 +18,7 @@ from pydantic_settings import (
 )
 
 from bayplan.api.meta import LabelKey
+from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.lease import LeaseTimes
 from bayplan.planning.members import GroupLimits
 from bayplan.planning.replicas import Backoff
@@ -75,6 +76,30 @@ class LeaderElection(_Section):
         )
 
 
+class ApiServer(_Section):
+    """How patient the operator is with the API server, in seconds. Below 65 s, watches of quiet kinds begin anew."""
+
+    request_seconds: Seconds = 30.0
+    watch_seconds: Seconds = 300.0
+    idle_seconds: Seconds = 70.0
+    resync_seconds: Seconds = 300.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.idle_seconds > self.watch_seconds:
+            raise ValueError("must satisfy idleSeconds <= watchSeconds")
+        return self
+
+    def times(self) -> ApiTimes:
+        """Return what client, reflectors and Kopf take."""
+        return ApiTimes(
+            request=self.request_seconds,
+            watch=self.watch_seconds,
+            idle=self.idle_seconds,
+            resync=self.resync_seconds,
+        )
+
+
 class Logging(_Section):
     """How the operator logs."""
 
@@ -100,6 +125,7 @@ class OperatorConfiguration(BaseSettings):
     limits: Limits = Limits()
     listen: Listen = Listen()
     leader_election: LeaderElection = LeaderElection()
+    api_server: ApiServer = ApiServer()
     logging: Logging = Logging()
     workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Models reconciled at the same time."""

@@ -1,12 +1,13 @@
 """`bayplan operator`: assemble the process from the engine, the caches and the reconcilers."""
 
+import asyncio
 import json
 import logging
 import os
 import socket
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -16,12 +17,14 @@ import typer
 from bayplan.api import names
 from bayplan.cli.configuration import ConfigurationError, Logging, OperatorConfiguration, load_configuration
 from bayplan.cluster.background import BackgroundTasks
-from bayplan.cluster.cache import Store
+from bayplan.cluster.cache import P, Store
 from bayplan.cluster.client import ApiClient
+from bayplan.cluster.clock import Clock, SystemClock
 from bayplan.cluster.controller import Controller
 from bayplan.cluster.credentials import Credentials, CredentialsError, load_access
 from bayplan.cluster.events import EventRecorder, Subject
 from bayplan.cluster.lease import Elector
+from bayplan.cluster.listing import Project
 from bayplan.cluster.loop import run
 from bayplan.cluster.metrics import Metrics
 from bayplan.cluster.reflector import Reflector
@@ -65,17 +68,28 @@ async def run_operator(
     namespace: str,
     identity: str,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    clock: Clock | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> int:
-    """Run the operator until it is stopped or has to end; return the exit code."""
+    """Run the operator until it is stopped or has to end; return the exit code.
+
+    `now` dates what is written, `clock` drives Lease, queue and streams, `sleep` paces the scrapes of engines.
+    """
+    clock = clock or SystemClock()
+    times = configuration.api_server.times()
     metrics = Metrics()
     engine = HttpEngine()
-    async with ApiClient(credentials, on_request=metrics.request_made) as client:
+    async with ApiClient(
+        credentials, clock=clock, timeout_seconds=times.request, on_request=metrics.request_made
+    ) as client:
         elector = Elector(
             client,
             namespace=namespace,
             name=names.OPERATOR_LEASE,
             identity=identity,
             times=configuration.leader_election.times(),
+            clock=clock,
+            now=now,
         )
         writer = client.fenced(elector.is_held)
         models: Store[ModelView] = Store(INFERENCE_MODELS)
@@ -89,7 +103,7 @@ async def run_operator(
             now=now,
             limits=configuration.fleet_limits(),
         )
-        recorder = EventRecorder(writer, controller=CONTROLLER, instance=identity)
+        recorder = EventRecorder(writer, controller=CONTROLLER, instance=identity, clock=clock, now=now)
         reconciler = InferenceModelReconciler(
             writer,
             models=models,
@@ -100,28 +114,42 @@ async def run_operator(
             events=ModelEvents(recorder),
             settings=configuration.reconcile_settings(),
             now=now,
+            sleep=sleep,
         )
         controller = Controller(
             names.INFERENCEMODEL_KIND,
             reconciler.reconcile,
             keys=models.keys,
             workers=configuration.workers,
+            clock=clock,
             observer=metrics.of_controller(names.INFERENCEMODEL_KIND),
             queue_observer=metrics.of_queue(names.INFERENCEMODEL_KIND),
         )
         reconciler.queue = controller
         topology = configuration.topology
+
+        def reflect(store: Store[P], project: Project[P], label_selector: str | None = None) -> Reflector[P]:
+            return Reflector(
+                client,
+                store,
+                project,
+                label_selector=label_selector,
+                clock=clock,
+                watch_seconds=times.watch,
+                idle_seconds=times.idle,
+            )
+
         runtime = Runtime(
             client,
             elector=elector,
-            resyncs=[Resync(client, models, view_model)],
+            resyncs=[Resync(client, models, view_model, clock=clock, period_seconds=times.resync)],
             reflectors=[
-                Reflector(client, nodes, lambda raw: view_node(raw, topology)),
-                Reflector(client, pods, view_pod),
-                Reflector(client, quotas, view_quota),
-                Reflector(client, services, view_child, label_selector=OURS),
-                Reflector(client, budgets, view_child, label_selector=OURS),
-                Reflector(client, revisions, view_child, label_selector=OURS),
+                reflect(nodes, lambda raw: view_node(raw, topology)),
+                reflect(pods, view_pod),
+                reflect(quotas, view_quota),
+                reflect(services, view_child, OURS),
+                reflect(budgets, view_child, OURS),
+                reflect(revisions, view_child, OURS),
             ],
             controllers=[controller],
             recorder=recorder,
@@ -129,6 +157,8 @@ async def run_operator(
             metrics=metrics,
             host=configuration.listen.address,
             port=configuration.listen.port,
+            times=times,
+            clock=clock,
         )
         try:
             return await runtime.run()

@@ -18,11 +18,11 @@ from typing import Any
 import aiohttp
 import kopf
 
+from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.clock import Clock, SystemClock, sleep, within
 from bayplan.cluster.credentials import Access, Credentials
 from bayplan.cluster.listing import PAGE_LIMIT
 from bayplan.cluster.loop import run
-from bayplan.cluster.reflector import IDLE_SECONDS, WATCH_SECONDS
 from bayplan.cluster.resync import Resync
 from bayplan.cluster.transport import CONNECT_SECONDS, DEFAULT_HEADERS
 
@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 SHORT_LIFE_SECONDS = 30.0
 SHORT_LIVES_ACCEPTED = 5
-STALL_SECONDS = 2 * WATCH_SECONDS + IDLE_SECONDS
-"""A healthy stream is opened anew at least every watch period; a kind not heard of for longer has lost its stream."""
 DELIVERIES_PER_TURN = 100
 STOP_SECONDS = 3.0
 CHECK_SECONDS = 10.0
@@ -61,12 +59,20 @@ class _NoDiffs(kopf.DiffBaseStorage):
 class KopfHost:
     """Streams the kinds of `resyncs` into their stores. Run `run()` as a task on the engine's loop."""
 
-    def __init__(self, credentials: Credentials, resyncs: Sequence[Resync[Any]], *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        credentials: Credentials,
+        resyncs: Sequence[Resync[Any]],
+        *,
+        clock: Clock | None = None,
+        times: ApiTimes | None = None,
+    ) -> None:
         self.restarts = 0
         """How often Kopf had to be started again."""
         self._credentials = credentials
         self._resyncs: dict[str, Resync[Any]] = {resync.name: resync for resync in resyncs}
         self._clock = clock or SystemClock()
+        self._times = times or ApiTimes()
         self._inbox: deque[Callable[[], object]] = deque()
         self._draining = False
         self._listed: set[str] = set()
@@ -115,8 +121,10 @@ class KopfHost:
                 await within(self._clock, STOP_SECONDS, ended.wait())
 
     def _stalled(self) -> bool:
+        # A healthy stream is opened anew at least every watch period.
+        limit = 2 * self._times.watch + self._times.idle
         now = self._clock.time()
-        stalled = [name for name, heard_at in self._heard_at.items() if now - heard_at > STALL_SECONDS]
+        stalled = [name for name, heard_at in self._heard_at.items() if now - heard_at > limit]
         if stalled:
             logger.error("Kopf's streams of %s stalled", ", ".join(stalled))
         return bool(stalled)
@@ -156,7 +164,9 @@ class KopfHost:
             resource = resync.store.resource
             watch = functools.partial(self._on_event, name)
             kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=name)(watch)
-        tasks = await kopf.spawn_tasks(registry=registry, settings=_settings(), clusterwide=True, standalone=True)
+        tasks = await kopf.spawn_tasks(
+            registry=registry, settings=_settings(self._times), clusterwide=True, standalone=True
+        )
         # Kopf's own ending waits for seconds; the end of this loop cancels what is left, and only of this thread.
         roots = [*tasks, asyncio.create_task(stop.wait())]
         done, _ = await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
@@ -228,7 +238,7 @@ def _note_leftover(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> Non
     logger.debug("Kopf left behind: %s", context.get("message"))
 
 
-def _settings() -> kopf.OperatorSettings:
+def _settings(times: ApiTimes) -> kopf.OperatorSettings:
     settings = kopf.OperatorSettings()
     settings.posting.enabled = False
     settings.scanning.disabled = True
@@ -236,12 +246,12 @@ def _settings() -> kopf.OperatorSettings:
     settings.persistence.diffbase_storage = _NoDiffs()
     settings.queueing.idle_timeout = 0.2  # a task per object lives that long after its last event
     settings.queueing.exit_timeout = 0.5
-    settings.networking.request_timeout = 30.0
+    settings.networking.request_timeout = times.request
     settings.networking.connect_timeout = CONNECT_SECONDS
     settings.networking.error_backoffs = (0.2, 0.5, 1, 2, 5, 10)
-    settings.watching.server_timeout = int(WATCH_SECONDS)  # the server reads a whole number
-    settings.watching.client_timeout = WATCH_SECONDS + CONNECT_SECONDS
+    settings.watching.server_timeout = int(times.watch)  # the server reads a whole number
+    settings.watching.client_timeout = times.watch + CONNECT_SECONDS
     settings.watching.connect_timeout = CONNECT_SECONDS
-    settings.watching.inactivity_timeout = IDLE_SECONDS
+    settings.watching.inactivity_timeout = times.idle
     settings.watching.chunk_size = PAGE_LIMIT
     return settings

@@ -11,6 +11,7 @@ import random
 from contextlib import aclosing
 from typing import Generic
 
+from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.cache import P, Store, version_number
 from bayplan.cluster.clock import Clock, SystemClock, sleep
 from bayplan.cluster.errors import ApiError, Gone
@@ -19,9 +20,7 @@ from bayplan.cluster.port import ReadPort, WatchEvent
 
 logger = logging.getLogger(__name__)
 
-WATCH_SECONDS = 300.0
-IDLE_SECONDS = 70.0
-"""The server sends a bookmark about every minute; a stream without a byte for longer is dead."""
+TIMES = ApiTimes()
 BACKOFF_SECONDS = 0.25
 MAX_BACKOFF_SECONDS = 30.0
 RELIST_AFTER_FAILURES = 3
@@ -42,8 +41,8 @@ class Reflector(Generic[P]):
         field_selector: str | None = None,
         clock: Clock | None = None,
         page_limit: int = PAGE_LIMIT,
-        watch_seconds: float = WATCH_SECONDS,
-        idle_seconds: float = IDLE_SECONDS,
+        watch_seconds: float = TIMES.watch,
+        idle_seconds: float = TIMES.idle,
     ) -> None:
         self.store = store
         self.synced = asyncio.Event()

@@ -9,6 +9,7 @@ import logging
 import random
 from typing import Generic
 
+from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.cache import P, Store
 from bayplan.cluster.clock import Clock, SystemClock, sleep
 from bayplan.cluster.errors import ApiError, NotFound
@@ -17,7 +18,7 @@ from bayplan.cluster.port import ReadPort
 
 logger = logging.getLogger(__name__)
 
-RESYNC_SECONDS = 300.0
+TIMES = ApiTimes()
 BACKOFF_SECONDS = 0.25
 MAX_BACKOFF_SECONDS = 30.0
 LOUD_FAILURES = 3
@@ -33,7 +34,7 @@ class Resync(Generic[P]):
         project: Project[P],
         *,
         clock: Clock | None = None,
-        period_seconds: float = RESYNC_SECONDS,
+        period_seconds: float = TIMES.resync,
     ) -> None:
         self.store = store
         self.synced = asyncio.Event()

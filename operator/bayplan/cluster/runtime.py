@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.background import BackgroundTasks
 from bayplan.cluster.client import ApiClient
 from bayplan.cluster.clock import Clock, SystemClock, sleep, within
@@ -62,6 +63,7 @@ class Runtime:
         host: str = "127.0.0.1",
         port: int = 0,
         limits: RuntimeLimits | None = None,
+        times: ApiTimes | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.port = port
@@ -78,7 +80,7 @@ class Runtime:
         self._metrics = metrics
         self._limits = limits or RuntimeLimits()
         self._clock = clock or SystemClock()
-        self._host = KopfHost(client.credentials, resyncs, clock=self._clock)
+        self._host = KopfHost(client.credentials, resyncs, clock=self._clock, times=times)
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._probes = ProbeServer(
