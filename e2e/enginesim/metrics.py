@@ -7,7 +7,7 @@ FLOPs) exist at zero, as they do in a fresh engine.
 
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
 from bayplan.simulation.requests import FinishedRequest
@@ -47,7 +47,6 @@ class EngineMetrics:
     """One registry for a server; `rank` arguments are data-parallel ranks, the label `engine`."""
 
     def __init__(self, flags: Flags, *, kv_blocks: int, kv_bytes_per_token: int) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
         self._model = flags.served_model_name[0]
         self._ranks = range(flags.data_parallel_size)

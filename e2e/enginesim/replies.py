@@ -41,6 +41,12 @@ class UnparsableError(Exception):
     """A body whose bytes cannot even be looked at."""
 
 
+redirect_slashes = web.normalize_path_middleware(
+    append_slash=False, remove_slash=True, merge_slashes=False, redirect_class=web.HTTPTemporaryRedirect
+)
+"""A path with a slash too many is answered by a redirect that keeps method and body."""
+
+
 @web.middleware
 async def errors_as_vllm(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -26,7 +26,7 @@ from e2e.enginesim.protocol import (
     read_body,
 )
 from e2e.enginesim.rendering import DONE, Renderer, Usage
-from e2e.enginesim.replies import ApiError, errors_as_vllm, json_reply
+from e2e.enginesim.replies import ApiError, errors_as_vllm, json_reply, redirect_slashes
 from e2e.enginesim.settings import Settings
 from e2e.enginesim.text import plan_output
 
@@ -85,7 +85,7 @@ class EngineServer:
 
     def application(self) -> web.Application:
         """The routes."""
-        app = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[errors_as_vllm])
+        app = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[redirect_slashes, errors_as_vllm])
         app.add_routes(
             [
                 *(web.get(path, handler, allow_head=False) for path, handler in self._small_endpoints().items()),
