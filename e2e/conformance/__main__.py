@@ -1,9 +1,15 @@
-"""`python -m e2e.conformance [--only NAME …] [--json]`: exit 0 only when every difference is listed with its reason."""
+"""`python -m e2e.conformance [--only NAME …] [--json]`: exit 0 only when every difference is listed with its reason.
+
+Ends with one InferenceModel taken from apply to a streamed answer on the real engine (`--only apply-to-answer` alone).
+"""
 
 import asyncio
 import json
+import signal
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated
 
@@ -20,17 +26,25 @@ from e2e.conformance.compare import (
     compare,
     read_known,
 )
-from e2e.conformance.engines import REAL, SIMULATOR, EngineError, EngineKind
+from e2e.conformance.engines import REAL, SIMULATOR, EngineError
 from e2e.conformance.records import Json, flatten
 from e2e.conformance.run import Observations, observe
+from e2e.conformance.servedmodel import ServedModel, ServedModelError, apply_to_answer
+from e2e.localcluster import ClusterError
+from e2e.scenarios.stack import StackError
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+APPLY_TO_ANSWER = "apply-to-answer"
+NAMES = (*check_names(), APPLY_TO_ANSWER)
 EXPECTED_FAILURES = (
+    ClusterError,
     EngineError,
     KnownDifferencesError,
+    ServedModelError,
+    StackError,
     realengine.NotInstalledError,
     realengine.UnsupportedArgumentsError,
 )
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class Side(StrEnum):
@@ -40,6 +54,17 @@ class Side(StrEnum):
     REAL = "real"
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """Everything that a run found."""
+
+    comparison: Comparison
+    simulator: Observations
+    real: Observations
+    served: ServedModel | None
+    seconds: float
+
+
 def _say(text: str) -> None:
     typer.echo(f"[conformance] {text}", err=True)
 
@@ -47,75 +72,74 @@ def _say(text: str) -> None:
 @app.command()
 def conformance(
     *,
-    only: Annotated[
-        list[str] | None, typer.Option(help=f"Run this check alone (repeatable): {', '.join(check_names())}.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help=f"Run this alone (repeatable): {', '.join(NAMES)}.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     side: Annotated[Side | None, typer.Option(help="Observe one engine alone and print what it showed.")] = None,
 ) -> None:
     """Send the same requests to the engine simulator and to a real vLLM and compare what comes back."""
-    unknown = sorted(set(only or ()) - set(check_names()))
+    unknown = sorted(set(only or ()) - set(NAMES))
     if unknown:
-        raise typer.BadParameter(
-            f"no check {', '.join(unknown)}; there are {', '.join(check_names())}", param_hint="--only"
-        )
-    wanted = tuple(only or check_names())
+        raise typer.BadParameter(f"no check {', '.join(unknown)}; there are {', '.join(NAMES)}", param_hint="--only")
+    wanted = [name for name in NAMES if not only or name in only]
     if side is not None:
         kind = SIMULATOR if side is Side.SIMULATOR else REAL
         typer.echo(json.dumps(asyncio.run(observe(kind, wanted=wanted, say=_say)).records, indent=2, sort_keys=True))
         return
-    known = read_known(KNOWN_DIFFERENCES.read_text())
-    started = time.monotonic()
-    simulator, real = asyncio.run(_observe_both(wanted))
-    result = compare(simulator=simulator.records, real=real.records, known=known)
-    seconds = time.monotonic() - started
+    outcome = asyncio.run(_run(wanted))
     if as_json:
-        typer.echo(json.dumps(_as_json(result, simulator=simulator, real=real, seconds=seconds), indent=2))
+        typer.echo(json.dumps(_as_json(outcome), indent=2))
     else:
-        _print(result, checks=wanted, simulator=simulator, real=real, seconds=seconds)
-    sys.exit(0 if result.passed else 1)
+        _print(outcome)
+    sys.exit(0 if outcome.comparison.passed else 1)
 
 
-async def _observe_both(wanted: tuple[str, ...]) -> tuple[Observations, Observations]:
+async def _run(wanted: Sequence[str]) -> Outcome:
+    known = read_known(KNOWN_DIFFERENCES.read_text())
+    realengine.installed()
+    started = time.monotonic()
     # One after the other: on few cores two busy engines would blur every timing that a check depends on.
-    return await _observe(SIMULATOR, wanted), await _observe(REAL, wanted)
+    simulator = await observe(SIMULATOR, wanted=wanted, say=_say)
+    real = await observe(REAL, wanted=wanted, say=_say)
+    return Outcome(
+        comparison=compare(simulator=simulator.records, real=real.records, known=known),
+        simulator=simulator,
+        real=real,
+        served=await apply_to_answer(say=_say) if APPLY_TO_ANSWER in wanted else None,
+        seconds=time.monotonic() - started,
+    )
 
 
-async def _observe(kind: EngineKind, wanted: tuple[str, ...]) -> Observations:
-    return await observe(kind, wanted=wanted, say=_say)
-
-
-def _as_json(result: Comparison, *, simulator: Observations, real: Observations, seconds: float) -> dict[str, Json]:
+def _as_json(outcome: Outcome) -> dict[str, Json]:
+    result = outcome.comparison
     return {
         "passed": result.passed,
         "values": result.values,
-        "differences": [
-            {
-                "path": difference.path,
-                "simulator": difference.simulator,
-                "real": difference.real,
-                "reason": difference.reason,
-            }
-            for difference in result.differences
-        ],
+        "differences": [asdict(difference) for difference in result.differences],
         "stale": [entry.path for entry in result.stale],
-        "seconds": round(seconds, 1),
-        "start_seconds": {"simulator": list(simulator.start_seconds), "real": list(real.start_seconds)},
-        "resident_gb": {"simulator": round(simulator.resident_gb, 3), "real": round(real.resident_gb, 3)},
+        "apply_to_answer": None if outcome.served is None else asdict(outcome.served),
+        "seconds": round(outcome.seconds, 1),
+        "start_seconds": {
+            "simulator": list(outcome.simulator.start_seconds),
+            "real": list(outcome.real.start_seconds),
+        },
+        "resident_gb": {
+            "simulator": round(outcome.simulator.resident_gb, 3),
+            "real": round(outcome.real.resident_gb, 3),
+        },
     }
 
 
-def _print(
-    result: Comparison, *, checks: tuple[str, ...], simulator: Observations, real: Observations, seconds: float
-) -> None:
+def _print(outcome: Outcome) -> None:
     console = Console()
+    result = outcome.comparison
     table = Table("check", "values", "listed", "unlisted", title="Engine simulator against a real vLLM")
-    for name in checks:
+    for name, record in outcome.simulator.records.items():
         mine = [difference for difference in result.differences if difference.path.split(".", 1)[0] == name]
         unlisted = sum(difference.reason is None for difference in mine)
-        values = len(flatten(simulator.records[name]).keys() | flatten(real.records[name]).keys())
+        values = len(flatten(record).keys() | flatten(outcome.real.records[name]).keys())
         table.add_row(name, str(values), str(len(mine) - unlisted), f"[red]{unlisted}[/]" if unlisted else "0")
-    console.print(table)
+    if result.values:
+        console.print(table)
     if result.unlisted:
         details = Table("path", "simulator", "real", title="Differences without a reason")
         for difference in result.unlisted:
@@ -123,11 +147,19 @@ def _print(
         console.print(details)
     for entry in result.stale:
         console.print(f"[red]listed but no longer seen:[/] {entry.path} ({entry.reason})")
-    console.print(
-        f"{result.values} values, {len(result.differences)} differences, {len(result.unlisted)} without a reason, "
-        f"{len(result.stale)} stale; {seconds:.0f} s, of which real engine starts "
-        f"{', '.join(f'{start:.0f}' for start in real.start_seconds)} s at {real.resident_gb:.1f} GB resident"
-    )
+    if result.values:
+        starts = ", ".join(f"{start:.0f} s" for start in outcome.real.start_seconds)
+        console.print(
+            f"{result.values} values, {len(result.differences)} differences, {len(result.unlisted)} without a reason, "
+            f"{len(result.stale)} stale; real engine: starts of {starts}, {outcome.real.resident_gb:.1f} GB resident"
+        )
+    if outcome.served is not None:
+        served = outcome.served
+        console.print(
+            f"apply to answer on vLLM {served.engine_version}: Ready after {served.ready_seconds:.0f} s, "
+            f"{served.tokens} tokens streamed from {served.address}, gone {served.gone_seconds:.0f} s after delete"
+        )
+    console.print(f"{outcome.seconds:.0f} s in all")
 
 
 def _shown(value: Json) -> str:
@@ -136,6 +168,8 @@ def _shown(value: Json) -> str:
 
 def main() -> None:
     """Run the command line; expected failures end with their message alone and exit code 2."""
+    # A terminated run leaves through its blocks like an interrupted one: engines end, temporary folders go.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         app()
     except EXPECTED_FAILURES as error:

@@ -124,7 +124,13 @@ class Engine:
         """One request; `json` is sent as JSON, `data` as it is (then with no content type but the one in headers)."""
         skip = ("Content-Type",) if data is not None and not (headers and "Content-Type" in headers) else ()
         async with self.client.request(
-            method, self.url + path, json=json, data=data, headers=headers, skip_auto_headers=skip
+            method,
+            self.url + path,
+            json=json,
+            data=data,
+            headers=headers,
+            skip_auto_headers=skip,
+            allow_redirects=False,
         ) as response:
             return Answer(
                 status=response.status,

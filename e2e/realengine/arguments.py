@@ -152,5 +152,7 @@ def argv(
     """
     found = installation or installed()
     arguments = translate(container_args, host=host, port=port, tiny_model=found.model)
-    environment = {**ENGINE_ENVIRONMENT, **env}
+    # What the engine finds out about model classes is kept: finding it out again takes half a minute at each start.
+    cache = {"VLLM_CACHE_ROOT": str(found.environment.parent / "engine-cache")}
+    environment = {**ENGINE_ENVIRONMENT, **cache, **env}
     return [str(found.python), "-m", "vllm.entrypoints.cli.main", "serve", *arguments], environment

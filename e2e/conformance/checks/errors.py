@@ -157,6 +157,12 @@ RAW: Mapping[str, tuple[str, str, bytes | None, Headers]] = {
         b'{"model": "tiny", "prompt": "a", "max_tokens": 1}',
         {"Content-Type": "application/json; charset=utf-8"},
     ),
+    "type with an unknown charset": (
+        "POST",
+        COMPLETIONS,
+        b'{"model": "tiny", "prompt": "a", "max_tokens": 1}',
+        {"Content-Type": "application/json; charset=nonsense"},
+    ),
     "unknown path": ("POST", "/v1/complete", b"{}", JSON_TYPE),
     "unknown path, GET": ("GET", "/v2/models", None, {}),
     "root": ("GET", "/", None, {}),
