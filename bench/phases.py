@@ -70,7 +70,7 @@ async def burst(system: System, party: Measured, prefix: str, count: int, advanc
         details={
             "creates_per_second": count / span if span > 0 else None,
             "cpu_ms_per_object": (party.cpu_seconds() - cpu) * 1000 / count,
-            "events_per_object": recording.apart / count,
+            "events_per_object": recording.apart["create events"] / count,
         },
     )
 
@@ -116,7 +116,7 @@ async def placed(system: System, party: Measured, count: int, advance: Advance) 
             "writes_per_placed_model": len(recording.writes) / count,
             "apply_to_bound_p99_seconds": percentile(measure.delays(created, bound), 0.99),
         },
-        writes={"placed": measure.by_kind(recording.writes)},
+        writes={"placed": measure.by_kind(recording.writes), "placed, apart": dict(recording.apart)},
         details={
             "placed_apply_to_status_p99_seconds": percentile(firsts, 0.99),
             "apply_to_bound_p50_seconds": percentile(measure.delays(created, bound), 0.5),
@@ -126,6 +126,8 @@ async def placed(system: System, party: Measured, count: int, advance: Advance) 
             "placed_event_loop_lag_p99_ms": _lag_p99_ms(before, after),
             "placed_cpu_ms_per_model": (party.cpu_seconds() - cpu) * 1000 / count,
             "placed_refused_writes": sum(not request.done for request in recording.writes),
+            "placed_reads_per_model": recording.reads / count,
+            "placed_events_per_model": recording.apart["create events"] / count,
         },
     )
 

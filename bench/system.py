@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -62,8 +63,8 @@ class Recording:
         self.requests: list[Request] = []
         self.writes: list[Request] = []
         """Writes of `user`; Leases and Events are apart."""
-        self.apart = 0
-        """Writes of Leases and Events by `user`."""
+        self.apart: Counter[str] = Counter()
+        """Requests of `user` that are counted apart, by verb and resource: reads, and writes of Leases and Events."""
         self.with_status: set[Key] = set()
         self.bound = 0
         self._tail = tail
@@ -71,15 +72,20 @@ class Recording:
         self._last_write = time.monotonic()
         tail.skip()
 
+    @property
+    def reads(self) -> int:
+        """Requests of `user` that only read, watches left out."""
+        return sum(count for what, count in self.apart.items() if what.partition(" ")[0] in ("get", "list"))
+
     def pull(self) -> None:
         """Take in what the log has by now."""
         for request in self._tail.read():
             if request.resource in (MODELS, STATUS, "pods", "pods/binding") and request.writes:
                 self.requests.append(request)
             self.bound += request.resource == "pods/binding" and request.done
-            if request.writes and request.user == self._user:
-                if request.resource.partition("/")[0] in UNCOUNTED:
-                    self.apart += 1
+            if request.user == self._user:
+                if not request.writes or request.resource.partition("/")[0] in UNCOUNTED:
+                    self.apart[f"{request.verb} {request.resource}"] += 1
                     continue
                 self.writes.append(request)
                 self._last_write = time.monotonic()
