@@ -6,11 +6,12 @@ that already contains the claims of those before.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 from bayplan.api.inferencemodel_status import Provenance
 from bayplan.planning.numbers import InvalidInput
@@ -158,6 +159,11 @@ class Inventory:
     def by_name(self) -> Mapping[str, Node]:
         """Nodes by name."""
         return {node.name: node for node in self.nodes}
+
+    @cached_property
+    def derived(self) -> dict[Hashable, Any]:
+        """What readers worked out from this snapshot alone, by a key of their own: worked out once per snapshot."""
+        return {}
 
     @cached_property
     def free(self) -> Mapping[str, Free]:

@@ -6,12 +6,13 @@ inside a node, and only then pipeline stages, which cost latency (fewest nodes, 
 the user declares is checked, never replaced.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from bayplan.api.conditions import Reason
-from bayplan.api.inferencemodel import Architecture, InferenceModelSpec
+from bayplan.api.inferencemodel import Architecture, InferenceModelSpec, Parallelism
 from bayplan.api.inferencemodel_status import ParallelismStatus, Provenance
 from bayplan.planning.gpus import MIG_INVALID, bare_product
 from bayplan.planning.inventory import Inventory, Node, Sharing
@@ -78,12 +79,21 @@ def gpu_pools(spec: InferenceModelSpec, inventory: Inventory) -> tuple[GpuPool, 
 
     Shared GPUs count only where the user names their product: others may use the memory that a fit promises.
     """
-    wanted = [bare_product(product) for product in spec.placement.gpu_products]
+    products, selector = spec.placement.gpu_products, spec.placement.node_selector
+    key = ("gpu_pools", products, tuple(sorted(selector.items())))
+    found: tuple[GpuPool, ...] | None = inventory.derived.get(key)
+    if found is None:
+        found = inventory.derived[key] = _pools(products, selector, inventory)
+    return found
+
+
+def _pools(products: Sequence[str], selector: Mapping[str, str], inventory: Inventory) -> tuple[GpuPool, ...]:
+    wanted = [bare_product(product) for product in products]
     by_product: dict[str, list[Node]] = {}
     for node in inventory.nodes:
         bare = bare_product(node.gpu_product)
         size = node.gpus or node.gpus_expected
-        selected = all(node.labels.get(key) == value for key, value in spec.placement.node_selector.items())
+        selected = all(node.labels.get(key) == value for key, value in selector.items())
         accepted = bare in wanted if wanted else node.sharing is not Sharing.SHARED
         if size and selected and accepted and MIG_INVALID not in bare:
             by_product.setdefault(bare, []).append(node)
@@ -138,7 +148,7 @@ def plan_layout(spec: InferenceModelSpec, pool: GpuPool, *, recorded: Split | No
         return LayoutDecision(pool=pool, reason=Reason.NO_LAYOUT, message=problem, provenance=Provenance.DECLARED)
     declared = spec.parallelism.tensor is not None and spec.parallelism.pipeline is not None
     provenance = Provenance.DECLARED if declared else Provenance.DERIVED
-    candidates = tuple(_candidates(spec, pool))
+    candidates = _candidates(spec, pool)
     if not candidates:
         return LayoutDecision(
             pool=pool, reason=Reason.NO_LAYOUT, message=_too_few_nodes(spec, pool), provenance=provenance
@@ -240,15 +250,19 @@ def _too_few_nodes(spec: InferenceModelSpec, pool: GpuPool) -> str:
     )
 
 
-def _candidates(spec: InferenceModelSpec, pool: GpuPool) -> Iterable[Layout]:
+def _candidates(spec: InferenceModelSpec, pool: GpuPool) -> tuple[Layout, ...]:
     """Layouts that the rules allow, most preferred first."""
-    return sorted(
-        _layouts(spec, pool), key=lambda layout: (layout.pipeline > 1, layout.nodes, layout.pipeline, layout.gpus)
-    )
+    return _ordered_layouts(spec.model.architecture, spec.parallelism, pool)
 
 
-def _layouts(spec: InferenceModelSpec, pool: GpuPool) -> Iterator[Layout]:
-    architecture, declared = spec.model.architecture, spec.parallelism
+@lru_cache(maxsize=256)
+def _ordered_layouts(architecture: Architecture, declared: Parallelism, pool: GpuPool) -> tuple[Layout, ...]:
+    """Up to hundreds of layouts, the same ones for every model of an architecture: worth remembering."""
+    found = _layouts(architecture, declared, pool)
+    return tuple(sorted(found, key=lambda layout: (layout.pipeline > 1, layout.nodes, layout.pipeline, layout.gpus)))
+
+
+def _layouts(architecture: Architecture, declared: Parallelism, pool: GpuPool) -> Iterator[Layout]:
     most = 1 if pool.sharing is not Sharing.NONE else pool.gpus_of_node
     widths: Iterable[int] = valid_widths(architecture, up_to=most)
     if declared.tensor is not None:
