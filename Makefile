@@ -23,7 +23,7 @@ $(STAMP): requirements-dev.lock pyproject.toml
 		echo "Python 3.11 or newer is needed, $(PYTHON) is $$found. Name another one: make PYTHON=python3.12" >&2; \
 		exit 1; }
 	@[ -x $(RUN) ] || $(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
-	$(RUN) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(RUN) -m pip install --disable-pip-version-check --require-hashes -r requirements-dev.lock
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
