@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 
-from bayplan.planning.admission.sheds import Shed
+from bayplan.planning.admission.sheds import Shed, ShedCode
 from bayplan.planning.numbers import InvalidInput, count, named, positive, whole
 
 NANOSECONDS = 1_000_000_000
@@ -27,10 +27,6 @@ class Resources:
 
     kv_blocks: int
     sequences: int
-
-    def within(self, other: "Resources") -> bool:
-        """Whether both parts are at most those of `other`."""
-        return self.kv_blocks <= other.kv_blocks and self.sequences <= other.sequences
 
     def scaled(self, factor: Fraction) -> "Resources":
         """The budget at this factor: KV blocks × factor, rounded down. Sequence slots are never promised twice."""
@@ -85,6 +81,10 @@ class Footprint:
     tokens: int
     kv_blocks: int
     sequences: int
+
+    def within(self, room: Resources) -> bool:
+        """Whether it takes at most this room, in both parts."""
+        return self.kv_blocks <= room.kv_blocks and self.sequences <= room.sequences
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +260,23 @@ class Changed:
     settled: tuple[Settled, ...] = ()
 
 
+class Outcome(StrEnum):
+    """Closed set of what became of requests, refusals apart (those count by `ShedCode`).
+
+    A request that waited counts as queued, and again when it is admitted or shed.
+    """
+
+    ADMITTED = "admitted"
+    QUEUED = "queued"
+    REPLAYED = "replayed"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    WITHDRAWN = "withdrawn"
+    LOST = "lost"
+    NOT_HELD = "not-held"
+
+
 @dataclass(frozen=True, slots=True)
 class Demand:
     """Totals of requests that more replicas could serve, counted at the door, whatever became of them.
@@ -288,19 +305,18 @@ class ReplicaReading:
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """The pool at one moment, for metrics and scaling. Totals count since the start."""
+    """The pool at one moment, for metrics and scaling. Totals count since the start and name every member."""
 
     replicas: Mapping[str, ReplicaReading]
+    """By pod uid."""
     queued_requests: int
     queued_tokens: int
+    """Worst case of what waits."""
     queued_expected_tokens: int
     """Prompt and expected output of what waits."""
     demand: Demand
-    outcomes: Mapping[str, int]
-    """By "admitted", "queued", "replayed", the values of `End`, "dropped", "withdrawn", "not-held" and of `ShedCode`.
-
-    A request that waited counts as queued and again when it is admitted or shed.
-    """
+    outcomes: Mapping[Outcome, int]
+    sheds: Mapping[ShedCode, int]
 
     @property
     def live_tokens(self) -> int:
