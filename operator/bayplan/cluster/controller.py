@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bayplan.cluster.clock import Clock, SystemClock
-from bayplan.cluster.errors import ApiError, Conflict, Invalid, NotFound
+from bayplan.cluster.errors import ApiError, Conflict, Invalid, LeaseLost, NotFound
 from bayplan.cluster.queue import Lane, QueueClosed, QueueObserver, WorkQueue
 from bayplan.cluster.resources import Key
 
@@ -152,7 +152,7 @@ class Controller:
         again = self._last_error.get(key) == text
         self._last_error[key] = text
         level = logging.DEBUG if again else logging.INFO if isinstance(error, Conflict) else logging.WARNING
-        surprise = error if not isinstance(error, ApiError) and not again else None
+        surprise = None if again or isinstance(error, ApiError | LeaseLost) else error
         message = "%s %s: %s; trying again in %.3g s"
         logger.log(level, message, self.kind, key, text, delay, exc_info=surprise)
 

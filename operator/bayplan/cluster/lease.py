@@ -60,6 +60,7 @@ class Elector:
         self._renewed_at: float | None = None
         self._version = ""
         self._spec: Json = {}
+        self._problem = ""
 
     def __str__(self) -> str:
         return f"{self._namespace}/{self._name}"
@@ -110,7 +111,9 @@ class Elector:
         try:
             return await within(self._clock, self._times.renew_deadline / 2, step())
         except (ApiError, TimeoutError) as error:
-            logger.info("lease %s: %s", self, str(error) or type(error).__name__)
+            problem = str(error) or type(error).__name__
+            logger.log(logging.DEBUG if problem == self._problem else logging.WARNING, "lease %s: %s", self, problem)
+            self._problem = problem
             return False
 
     async def _take(self) -> bool:
@@ -172,6 +175,7 @@ class Elector:
         self._observe(lease)
         self._spec = dict(lease["spec"])
         self._renewed_at = started
+        self._problem = ""
         return True
 
     def _observe(self, lease: Json) -> None:
