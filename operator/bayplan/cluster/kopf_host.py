@@ -56,6 +56,23 @@ class _NoDiffs(kopf.DiffBaseStorage):
         raise AssertionError("Kopf stores nothing on our objects")
 
 
+class _Life:
+    """One run of Kopf: what both threads know of it."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.halted = False
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def halt(self) -> None:
+        """Ask it to end, from the engine's thread, however far its start has got."""
+        self.halted = True
+        if self.loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has just ended by itself
+                self.loop.call_soon_threadsafe(self.stop.set)
+
+
 class KopfHost:
     """Streams the kinds of `resyncs` into their stores. Run `run()` as a task on the engine's loop."""
 
@@ -81,7 +98,6 @@ class KopfHost:
         self._logins = 0
         self._login_at = 0.0
         self._main: asyncio.AbstractEventLoop | None = None
-        self._kopf_loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self) -> None:
         """Keep Kopf running until cancelled; raises HostDied when it does not stay up."""
@@ -104,21 +120,20 @@ class KopfHost:
 
     async def _live(self) -> None:
         """Run Kopf in a thread until it ends, a stream stalls, or we are cancelled."""
-        stop, ended = asyncio.Event(), asyncio.Event()
+        life = _Life()
         self._listed.clear()
         self._access, self._logins = None, 0
         self._heard_at = dict.fromkeys(self._resyncs, self._clock.time())
-        threading.Thread(target=self._thread, args=(stop, ended), name="kopf", daemon=True).start()
+        threading.Thread(target=self._thread, args=(life,), name="kopf", daemon=True).start()
         try:
-            while not ended.is_set() and not self._stalled():
+            while not life.ended.is_set() and not self._stalled():
                 with contextlib.suppress(TimeoutError):
-                    await within(self._clock, CHECK_SECONDS, ended.wait())
+                    await within(self._clock, CHECK_SECONDS, life.ended.wait())
         finally:
-            if self._kopf_loop is not None and not ended.is_set():
-                self._kopf_loop.call_soon_threadsafe(stop.set)
+            life.halt()
             with contextlib.suppress(TimeoutError):
                 # A thread that does not end is left behind: whatever it still delivers is never older news.
-                await within(self._clock, STOP_SECONDS, ended.wait())
+                await within(self._clock, STOP_SECONDS, life.ended.wait())
 
     def _stalled(self) -> bool:
         # A healthy stream is opened anew at least every watch period.
@@ -145,19 +160,20 @@ class KopfHost:
 
     # --- in Kopf's thread ----------------------------------------------------------------------------------------
 
-    def _thread(self, stop: asyncio.Event, ended: asyncio.Event) -> None:
+    def _thread(self, life: _Life) -> None:
         try:
-            run(self._serve(stop))
+            run(self._serve(life))
         except Exception as error:
             logger.warning("Kopf failed: %s: %s", type(error).__name__, error)
         finally:
-            self._kopf_loop = None
             with contextlib.suppress(RuntimeError):  # the engine's loop is gone: the process ends
-                self._engine().call_soon_threadsafe(ended.set)
+                self._engine().call_soon_threadsafe(life.ended.set)
 
-    async def _serve(self, stop: asyncio.Event) -> None:
-        self._kopf_loop = asyncio.get_running_loop()
-        self._kopf_loop.set_exception_handler(_note_leftover)
+    async def _serve(self, life: _Life) -> None:
+        life.loop = asyncio.get_running_loop()
+        life.loop.set_exception_handler(_note_leftover)
+        if life.halted:
+            return
         registry = kopf.OperatorRegistry()
         kopf.on.login(registry=registry, id="bayplan")(self._login)
         for name, resync in self._resyncs.items():
@@ -168,7 +184,7 @@ class KopfHost:
             registry=registry, settings=_settings(self._times), clusterwide=True, standalone=True
         )
         # Kopf's own ending waits for seconds; the end of this loop cancels what is left, and only of this thread.
-        roots = [*tasks, asyncio.create_task(stop.wait())]
+        roots = [*tasks, asyncio.create_task(life.stop.wait())]
         done, _ = await asyncio.wait(roots, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
