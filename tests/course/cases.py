@@ -29,6 +29,8 @@ class Case:
     expect: Mapping[str, Any]
     """What we are held to: `production_expect` where the course simplifies and the case states one."""
     tags: frozenset[str]
+    production: bool = False
+    """Whether `expect` is what a real system does, where the course simplifies."""
 
     @property
     def id(self) -> str:
@@ -55,6 +57,7 @@ def _case(entry: Mapping[str, Any]) -> Case:
         input=_with_non_finite(given) if "non-finite" in tags else given,
         expect=entry["expect"] if production is None else production,
         tags=tags,
+        production=production is not None,
     )
 
 

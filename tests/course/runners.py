@@ -13,19 +13,15 @@ from bayplan.planning.memory import KV_CACHE, OVERHEAD, WEIGHTS, MemoryRequest, 
 from bayplan.planning.numbers import MIB_PER_GIB, InvalidInput, exact
 from bayplan.planning.placement import place
 from bayplan.planning.topology import HOST
+from tests.course import serving
 
 Values = Mapping[str, Any]
 Runner = Callable[[Values], dict[str, Any]]
 
 NOT_BUILT = frozenset(
     {
-        "admission",
-        "autoscaling",
-        "batching",
         "capacity",
         "capstone",
-        "metrics",
-        "prefix",
         "quantization",
         "rollout",
         "speculative",
@@ -40,14 +36,19 @@ _FIELDS = {
     "name": "replica",
     "revision": "model_revision",
     "nodes": "id",
+    **serving.FIELDS,
 }
 """Our field names in the course's words, where they differ."""
 
 
-def run(area: str, values: Values) -> dict[str, Any]:
-    """The decision in the words of the cases; an invalid input as `{"error": …, "field": …}`."""
+def run(area: str, values: Values, *, production: bool = False) -> dict[str, Any]:
+    """The decision in the words of the cases; an invalid input as `{"error": …, "field": …}`.
+
+    In `production` no simplification of the course is asked for.
+    """
+    runner = PRODUCTION_RUNNERS.get(area, RUNNERS[area]) if production else RUNNERS[area]
     try:
-        return RUNNERS[area](values)
+        return runner(values)
     except InvalidInput as error:
         return {"error": "invalid-input", "field": _FIELDS.get(error.field, error.field)}
 
@@ -173,4 +174,14 @@ RUNNERS: dict[str, Runner] = {
     "memory": run_memory,
     "parallelism": run_parallelism,
     "placement": run_placement,
+    "metrics": serving.run_metrics,
+    "batching": serving.run_batching,
+    "prefix": serving.run_prefix,
+    "admission": serving.run_admission,
+    "autoscaling": serving.run_autoscaling,
 }
+PRODUCTION_RUNNERS: dict[str, Runner] = {
+    "prefix": serving.run_prefix_in_production,
+    "autoscaling": serving.run_autoscaling_in_production,
+}
+"""Runners for cases that state what a real system does, where the course's simplification is a parameter of ours."""

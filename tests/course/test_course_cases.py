@@ -12,7 +12,7 @@ CASES = load(source())
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.area in RUNNERS], ids=lambda case: case.id)
 def test_planner_decides_as_the_course_case_expects(case: Case) -> None:
-    found = run(case.area, case.input)
+    found = run(case.area, case.input, production=case.production)
 
     if case.for_information:
         return
