@@ -33,6 +33,8 @@ BINARIES: Final[Mapping[str, str]] = {
 }
 GO_NAMES: Final[Mapping[str, str]] = {"server": "etcd"}
 """What `go build` calls a binary where that is not its own name: the last element of the package path."""
+STALE_PACKAGES = '{{if .Stale}}{{.ImportPath}}{{"\\t"}}{{.Dir}}{{range .GoFiles}}{{"\\t"}}{{.}}{{end}}{{end}}'
+"""For `go list`: what is not in Go's build cache, hence exactly what `go build -v` will name, with its source files."""
 TICK_SECONDS = 0.5
 
 
@@ -144,11 +146,10 @@ class _Build:
         self.log.unlink(missing_ok=True)
         self.report.say(f"building Kubernetes {self.recipe.kubernetes_version} and etcd with {self.go}, log {self.log}")
         packages = self.staging / "packages.txt"
-        # Stale: not in Go's build cache, hence exactly what `go build -v` will name.
-        listing = ["-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}"]
+        listing = ["-deps", "-f", STALE_PACKAGES]
         async with self._go(["list", *self.recipe.flags, *listing, *BINARIES.values()], output=packages) as process:
             await self._follow(process, phase="fetching modules", expected=None)
-        stale = frozenset(packages.read_bytes().split())
+        stale = dict(map(_source_bytes, packages.read_text().split("\n")[:-1]))
         packages.unlink()
         command = ["build", "-v", *self.recipe.flags, "-o", f"{self.staging}{os.sep}", *BINARIES.values()]
         async with self._go(command) as process:
@@ -173,10 +174,10 @@ class _Build:
         finally:
             await process.stop()
 
-    async def _follow(self, process: SupervisedProcess, *, phase: str, expected: frozenset[bytes] | None) -> None:
+    async def _follow(self, process: SupervisedProcess, *, phase: str, expected: Mapping[str, int] | None) -> None:
         """Report progress from the log until the command ends. Raises BuildError when it fails."""
         started = time.monotonic()
-        done = 0
+        done = done_bytes = 0
         half_line = b""
         with self.log.open("rb") as log:
             log.seek(0, os.SEEK_END if expected is None else os.SEEK_SET)
@@ -185,12 +186,19 @@ class _Build:
                 while True:
                     finished, _ = await asyncio.wait([waiting], timeout=TICK_SECONDS)
                     *lines, half_line = (half_line + log.read()).split(b"\n")
-                    done += sum(_is_step(line, expected) for line in lines)
+                    for line in lines:
+                        if expected is None:
+                            done += line.startswith(b"go: downloading ")
+                        elif (size := expected.get(line.decode(errors="replace"))) is not None:
+                            done += 1
+                            done_bytes += size
                     self.report.show(
                         BuildProgress(
                             phase=phase,
                             done=done,
+                            done_bytes=done_bytes,
                             total=None if expected is None else len(expected),
+                            total_bytes=sum(expected.values()) if expected else 0,
                             linked=sum((self.staging / name).exists() for name in (*BINARIES, *GO_NAMES)),
                             links=len(BINARIES),
                             seconds=time.monotonic() - started,
@@ -208,6 +216,7 @@ class _Build:
             )
 
 
-def _is_step(line: bytes, expected: frozenset[bytes] | None) -> bool:
-    """Return whether a line of Go's output is a package compiled, or while none is expected, a module fetched."""
-    return line.startswith(b"go: downloading ") if expected is None else line in expected
+def _source_bytes(line: str) -> tuple[str, int]:
+    """Return a package and the size of its Go files, to which the time for compiling it is proportional."""
+    package, folder, *files = line.split("\t")
+    return package, sum((Path(folder) / name).stat().st_size for name in files)

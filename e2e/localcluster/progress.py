@@ -9,21 +9,27 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 LINE_SECONDS = 10.0
-LINK_WEIGHT = 40.0
-"""How many packages' worth of time one link takes."""
-PACKAGE_CPU_SECONDS = 0.25
-"""Processor time per package, links aside, as seen in cold builds: the estimate before there is a speed to go by."""
+LINK_BYTES = 1_500_000
+"""How much source takes as long to compile as one program takes to link."""
+CPU_SECONDS_PER_BYTE = 5e-6
+"""Processor time for compiling, as seen in cold builds: the estimate before there is a speed to go by."""
 TRUSTED_FRACTION = 0.3
 """Share of the work after which only the speed of this build counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildProgress:
-    """State of a build: packages that the compiler began, `done` of `total` (None while unknown), programs linked."""
+    """State of a build: packages that the compiler began, `done` of `total` (None while unknown), programs linked.
+
+    People count packages; the work is counted in bytes of source, because the time per package grows fourfold from the
+    first to the last while the time per byte stays within a fifth.
+    """
 
     phase: str
     done: int
+    done_bytes: int
     total: int | None
+    total_bytes: int
     linked: int
     links: int
     seconds: float
@@ -34,16 +40,15 @@ class BuildProgress:
         """Return the share of the work that is done, 0 to 1; None while the total is unknown."""
         if self.total is None:
             return None
-        whole = self.total + self.links * LINK_WEIGHT
-        return (min(self.done, self.total) + self.linked * LINK_WEIGHT) / whole
+        return (self.done_bytes + self.linked * LINK_BYTES) / (self.total_bytes + self.links * LINK_BYTES)
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Return the expected rest: at first from the usual cost of a package, later from this build's own speed."""
+        """Return the expected rest: at first from the usual cost of the source, later from this build's own speed."""
         fraction = self.fraction
-        if self.total is None or fraction is None:
+        if fraction is None:
             return None
-        usual = (self.total + self.links * LINK_WEIGHT) * PACKAGE_CPU_SECONDS / self.processors
+        usual = (self.total_bytes + self.links * LINK_BYTES) * CPU_SECONDS_PER_BYTE / self.processors
         if fraction == 0:
             return max(usual - self.seconds, 0.0)
         trust = min(1.0, fraction / TRUSTED_FRACTION)

@@ -14,7 +14,9 @@ FAKE_GO = """#!/bin/sh
 echo "$1" >> "$FAKE_GO_RUNS"
 case "$1" in
   env) echo "${FAKE_GO_VERSION-go1.26.3}" ;;
-  list) echo "go: downloading example.test/module v1.0.0" >&2; printf 'internal/one\\nexample.test/two\\n' ;;
+  list)
+    echo "go: downloading example.test/module v1.0.0" >&2
+    printf 'internal/one\\t%s\\tone.go\\nexample.test/two\\t/\\n' "$FAKE_GO_SOURCE" ;;
   build)
     printf 'internal/one\\nexample.test/two\\n# a warning\\n' >&2
     if [ -n "$FAKE_GO_HANG" ]; then echo $$ > "$FAKE_GO_HANG"; exec sleep 600; fi
@@ -38,6 +40,7 @@ class BuildSite:
         for folder in (self.module, self.tools):
             folder.mkdir()
         (self.module / "go.mod").write_text(GO_MOD)
+        (self.module / "one.go").write_text("package one\n")
         (self.module / "go.sum").write_text("example.test/module v1.0.0 h1:abc=\n")
         self.install_go()
 
@@ -60,7 +63,12 @@ class BuildSite:
         return path
 
     def environment(self, **extra: str) -> Mapping[str, str]:
-        return {"PATH": f"{self.tools}:/usr/bin:/bin", "FAKE_GO_RUNS": str(self.runs_file), **extra}
+        return {
+            "PATH": f"{self.tools}:/usr/bin:/bin",
+            "FAKE_GO_RUNS": str(self.runs_file),
+            "FAKE_GO_SOURCE": str(self.module),
+            **extra,
+        }
 
     def runs(self, verb: str) -> int:
         return self.runs_file.read_text().split().count(verb) if self.runs_file.exists() else 0

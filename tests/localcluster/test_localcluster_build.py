@@ -130,6 +130,7 @@ async def test_progress_counts_what_the_compiler_names_of_what_it_will_name(site
     fetching, compiling = seen[0], seen[-1]
     assert (fetching.phase, fetching.done, fetching.total) == ("fetching modules", 1, None)
     assert (compiling.phase, compiling.done, compiling.total, compiling.linked) == ("compiling", 2, 2, 4)
+    assert (compiling.done_bytes, compiling.total_bytes) == (12, 12)
 
 
 async def test_the_toolchain_found_is_the_one_that_builds(site: BuildSite) -> None:
