@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from bayplan.planning.numbers import InvalidInput
@@ -69,43 +70,68 @@ def pod_request(spec: Mapping[str, Any]) -> PodRequest:
     """
     pod_level = _resources(spec.get("resources"))
     overhead = _amounts(spec.get("overhead"))
-    cpu, memory = _effective(spec, "cpu"), _effective(spec, "memory")
+    effective = _effective(spec)
+    cpu, memory = effective.get("cpu", _NONE), effective.get("memory", _NONE)
     return PodRequest(
-        gpus=math.ceil(sum(_effective(spec, name) for name in GPU_RESOURCES)),
-        cpu_millis=math.ceil((pod_level.get("cpu", cpu) + overhead.get("cpu", Fraction(0))) * 1000),
-        memory_bytes=math.ceil(pod_level.get("memory", memory) + overhead.get("memory", Fraction(0))),
+        gpus=math.ceil(sum(effective.get(name, _NONE) for name in GPU_RESOURCES)),
+        cpu_millis=math.ceil((pod_level.get("cpu", cpu) + overhead.get("cpu", _NONE)) * 1000),
+        memory_bytes=math.ceil(pod_level.get("memory", memory) + overhead.get("memory", _NONE)),
     )
 
 
-def _effective(spec: Mapping[str, Any], name: str) -> Fraction:
-    running = sum((_request(c, name) for c in spec.get("containers") or ()), start=Fraction(0))
-    sidecars, peak = Fraction(0), Fraction(0)
+_NONE = Fraction(0)
+_COUNTED = frozenset({"cpu", "memory", *GPU_RESOURCES})
+_Amounts = dict[str, Fraction]
+
+
+def _effective(spec: Mapping[str, Any]) -> _Amounts:
+    running: _Amounts = {}
+    for container in spec.get("containers") or ():
+        _add(running, _resources(container.get("resources")))
+    sidecars: _Amounts = {}
+    peak: _Amounts = {}
     for container in spec.get("initContainers") or ():
-        asked = _request(container, name)
+        asked = _resources(container.get("resources"))
         if container.get("restartPolicy") == "Always":
-            sidecars += asked
-            peak = max(peak, sidecars)
+            _add(sidecars, asked)
+            _raise(peak, sidecars)
         else:
-            peak = max(peak, sidecars + asked)
-    return max(running + sidecars, peak)
+            together = dict(sidecars)
+            _add(together, asked)
+            _raise(peak, together)
+    _add(running, sidecars)
+    _raise(running, peak)
+    return running
 
 
-def _request(container: Mapping[str, Any], name: str) -> Fraction:
-    return _resources(container.get("resources")).get(name, Fraction(0))
+def _add(amounts: _Amounts, more: Mapping[str, Fraction]) -> None:
+    for name, amount in more.items():
+        amounts[name] = amounts[name] + amount if name in amounts else amount
 
 
-def _resources(resources: object) -> dict[str, Fraction]:
+def _raise(amounts: _Amounts, least: Mapping[str, Fraction]) -> None:
+    for name, amount in least.items():
+        amounts[name] = max(amounts.get(name, _NONE), amount)
+
+
+def _resources(resources: object) -> _Amounts:
     """Requests, and limits for what has no request: the API server defaults it so."""
     if not isinstance(resources, Mapping):
         return {}
     return _amounts(resources.get("limits")) | _amounts(resources.get("requests"))
 
 
-def _amounts(resources: object) -> dict[str, Fraction]:
-    amounts = {}
-    for name, value in (resources if isinstance(resources, Mapping) else {}).items():
-        try:
-            amounts[str(name)] = max(Fraction(0), quantity(value, str(name)))
-        except InvalidInput:
-            continue
-    return amounts
+def _amounts(resources: object) -> _Amounts:
+    if not isinstance(resources, Mapping):
+        return {}
+    read = {name: _amount(str(value)) for name, value in resources.items() if name in _COUNTED}
+    return {name: amount for name, amount in read.items() if amount is not None}
+
+
+@lru_cache(maxsize=4096)
+def _amount(text: str) -> Fraction | None:
+    """At least 0; None for nonsense. Remembered: thousands of pods ask for the same few amounts."""
+    try:
+        return max(_NONE, quantity(text, ""))
+    except InvalidInput:
+        return None
