@@ -59,7 +59,7 @@ def test_an_index_follows_a_change(store: Store[Item]) -> None:
     assert store.by_index("node", "n1") == []
     assert [pod.key.name for pod in store.by_index("node", "n2")] == ["a"]
     store.discard(Key("ns", "a"), "uid-a", 3)
-    assert not store.has_index_value("node", "a")
+    assert not store.has_index_value("node", "n2")
 
 
 @pytest.mark.parametrize(("version", "taken"), [(4, False), (5, False), (6, True)])

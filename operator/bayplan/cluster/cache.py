@@ -104,9 +104,9 @@ class Store(Generic[P]):
         """Return the objects found under `value`, in no order; raises KeyError for an unknown index."""
         return [self._objects[key] for key in self._indexes[index].get(value, ())]
 
-    def index_values(self, index: str) -> list[str]:
-        """Return the values under which at least one object is found."""
-        return list(self._indexes[index])
+    def has_index_value(self, index: str, value: str) -> bool:
+        """Whether at least one object is found under `value`."""
+        return value in self._indexes[index]
 
     def keys(self) -> list[Key]:
         """Return a snapshot of all keys."""

@@ -101,7 +101,7 @@ class ClaimState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one pod takes from one node. Raises InvalidInput for a negative amount."""
+    """What one pod takes from one node, or several pods together. Raises InvalidInput for a negative amount."""
 
     node: str
     gpus: int = 0
@@ -110,9 +110,10 @@ class Claim:
     owner: str = ""
     """The group, or for foreign pods namespace/name."""
     state: ClaimState = ClaimState.BOUND
+    pods: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("gpus", "cpu_millis", "memory_bytes"):
+        for name in ("gpus", "cpu_millis", "memory_bytes", "pods"):
             _never_negative(getattr(self, name), name)
 
 
@@ -126,12 +127,12 @@ class Free:
     pods: int
 
     def minus(self, claim: Claim) -> "Free":
-        """What is left after one more pod."""
+        """What is left after one more claim."""
         return Free(
             gpus=self.gpus - claim.gpus,
             cpu_millis=self.cpu_millis - claim.cpu_millis,
             memory_bytes=self.memory_bytes - claim.memory_bytes,
-            pods=self.pods - 1,
+            pods=self.pods - claim.pods,
         )
 
 
@@ -178,10 +179,11 @@ class Inventory:
             self.claims,
         )
 
-    def with_claims(self, claims: Iterable[Claim]) -> "Inventory":
-        """The inventory after `claims`; costs what they cost, not what the snapshot did."""
+    def with_claims(self, claims: Iterable[Claim], *, version: str | None = None) -> "Inventory":
+        """The inventory after `claims`; costs what they cost, not what the snapshot did. `version` renames it."""
         added = tuple(claims)
-        after = Inventory(nodes=self.nodes, claims=self.claims + added, version=self.version)
+        name = self.version if version is None else version
+        after = Inventory(nodes=self.nodes, claims=self.claims + added, version=name)
         after.__dict__["free"] = _subtract(dict(self.free), added)
         return after
 

@@ -18,6 +18,7 @@ from bayplan.planning.inventory import Claim, ClaimState, Inventory, Node
 from bayplan.planning.members import Member
 from bayplan.planning.nodes import node_from_api
 from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
+from bayplan.reconcile.foreign import ForeignClaims, claim_of
 from bayplan.reconcile.pods import PodView
 
 BY_OWNER = "owner"
@@ -85,7 +86,11 @@ class FleetLimits:
 
 
 class Fleet:
-    """Nodes, pods and assumed claims; answers what placement and groups ask."""
+    """Nodes, pods and assumed claims; answers what placement and groups ask.
+
+    What questions need is kept up to date as nodes and pods change, because every reconcile asks and large fleets have
+    thousands of pods that are nobody's model.
+    """
 
     def __init__(
         self,
@@ -101,14 +106,26 @@ class Fleet:
         self.limits = limits
         self.planning = asyncio.Lock()
         """Held from the snapshot of a decision until its reservation is in the cache."""
+        self.nodes_version = 0
+        """Counts changes of what decisions see of nodes; heartbeats are none."""
         self._is_ours = is_ours
         self._now = now
         self._assumed: dict[str, tuple[Claim, ...]] = {}
         self._assumed_version = 0
         self._cordoned_since: dict[str, datetime] = {}
         self._gone_since: dict[str, datetime] = {}
+        self._not_ready: dict[str, datetime] = {}
+        self._leaving: set[str] = set()
+        self._unknown: set[str] = set()
+        """Nodes that pods name, or named once, and that are not (yet, any more) in the cache."""
+        self._members: dict[Key, None] = {}
+        """Pods with our labels, whoever owns them."""
+        self._foreign = ForeignClaims()
+        self._nodes_alone: tuple[int, Inventory] | None = None
+        self._occupied: tuple[tuple[int, int], Inventory] | None = None
         self._snapshot: tuple[tuple[int, int, int], Inventory] | None = None
         nodes.subscribe(self._node_changed)
+        pods.subscribe(self._pod_changed)
 
     # --- reservations under way ----------------------------------------------------------------------------------
 
@@ -124,28 +141,38 @@ class Fleet:
 
     def inventory(self) -> Inventory:
         """Return the snapshot that the next decision is made on."""
-        version = (self.nodes.revision, self.pods.revision, self._assumed_version)
+        version = (self.nodes_version, self.pods.revision, self._assumed_version)
         if self._snapshot is None or self._snapshot[0] != version:
             claims = [*self._claims(), *(claim for group in self._assumed.values() for claim in group)]
             name = f"nodes {self.nodes.stream_version}, pods {self.pods.stream_version}"
-            nodes = tuple(view.node for view in self.nodes.values())
-            self._snapshot = (version, Inventory(nodes=nodes, claims=tuple(claims), version=name))
+            self._snapshot = (version, self._occupied_inventory().with_claims(claims, version=name))
         return self._snapshot[1]
 
     def node_inventory(self) -> Inventory:
         """Return the nodes alone: what fit and layout are decided on, whoever uses the GPUs now."""
-        return Inventory(nodes=tuple(view.node for view in self.nodes.values()))
+        if self._nodes_alone is None or self._nodes_alone[0] != self.nodes_version:
+            inventory = Inventory(nodes=tuple(view.node for view in self.nodes.values()))
+            self._nodes_alone = (self.nodes_version, inventory)
+        return self._nodes_alone[1]
 
     def pods_on(self, node: str) -> list[PodView]:
         """Return the pods bound to a node."""
         return self.pods.by_index(BY_NODE, node)
 
+    def _occupied_inventory(self) -> Inventory:
+        """The nodes with other people's pods."""
+        version = (self.nodes_version, self._foreign.version)
+        if self._occupied is None or self._occupied[0] != version:
+            self._occupied = (version, self.node_inventory().with_claims(self._foreign.claims()))
+        return self._occupied[1]
+
     def _claims(self) -> list[Claim]:
+        """Claims of all pods with our labels."""
         claims: list[Claim] = []
         ranks: dict[str, tuple[Assignment, Member]] = {}
         waiting: list[PodView] = []
         seen: dict[str, set[int]] = {}
-        for pod in self.pods.values():
+        for pod in filter(None, map(self.pods.get, self._members)):
             member = pod.member if pod.member is not None and self._is_ours(pod.member.owner_uid or "") else None
             if member is not None and member.rank is not None:
                 seen.setdefault(member.group_key, set()).add(member.rank)
@@ -155,13 +182,13 @@ class Fleet:
                 continue
             if pod.node is not None:
                 owner = member.group_key if member is not None else str(pod.key)
-                claims.append(_claim(pod, pod.node, owner, ClaimState.BOUND))
+                claims.append(claim_of(pod, pod.node, owner, ClaimState.BOUND))
             elif member is not None:
                 waiting.append(pod)
         for pod in waiting:
             place = _place_of(pod.member, ranks) if pod.member is not None else None
             if pod.member is not None and place is not None:
-                claims.append(_claim(pod, place, pod.member.group_key, ClaimState.ASSIGNED))
+                claims.append(claim_of(pod, place, pod.member.group_key, ClaimState.ASSIGNED))
         for group, (assignment, head) in ranks.items():
             # Creating rank 0 reserved the whole group: ranks that are still to be created count already.
             claims += [
@@ -187,46 +214,69 @@ class Fleet:
         that is still under way, so it has the time that a silent node has.
         """
         now, after = self._now(), timedelta(seconds=self.limits.lost_node_seconds)
-        gone = {name for name in self.pods.index_values(BY_NODE) if Key("", name) not in self.nodes}
-        self._gone_since = {name: self._gone_since.get(name, now + after) for name in gone}
+        self._unknown = {name for name in self._unknown if self.pods.has_index_value(BY_NODE, name)}
+        self._gone_since = {name: self._gone_since.get(name, now + after) for name in self._unknown}
         lost = {name: since for name, since in self._gone_since.items() if since <= now}
-        for view in self.nodes.values():
-            if view.not_ready_since is not None and view.not_ready_since + after <= now:
-                lost[view.node.name] = view.not_ready_since + after
+        lost |= {name: since + after for name, since in self._not_ready.items() if since + after <= now}
         return lost
 
     def moving_nodes(self) -> frozenset[str]:
         """Nodes that are to be emptied by moving their groups first."""
         now, after = self._now(), timedelta(seconds=self.limits.old_cordon_seconds)
-        return frozenset(
-            view.node.name
-            for view in self.nodes.values()
-            if view.node.leaving
-            or (view.node.cordoned and self._cordoned_since.get(view.node.name, now) + after <= now)
-        )
+        old = (name for name, since in self._cordoned_since.items() if since + after <= now)
+        return frozenset((*self._leaving, *old))
 
     def next_node_change_seconds(self, name: str) -> float | None:
         """Seconds until a node's state changes by time alone, or None."""
-        view = self.nodes.get(Key("", name))
         changes = [self._gone_since.get(name)]
-        if view is not None and view.not_ready_since is not None:
-            changes.append(view.not_ready_since + timedelta(seconds=self.limits.lost_node_seconds))
-        if view is not None and view.node.cordoned and name in self._cordoned_since:
+        if name in self._not_ready:
+            changes.append(self._not_ready[name] + timedelta(seconds=self.limits.lost_node_seconds))
+        if name in self._cordoned_since:
             changes.append(self._cordoned_since[name] + timedelta(seconds=self.limits.old_cordon_seconds))
         waits = [(change - self._now()).total_seconds() for change in changes if change is not None]
         return min((wait for wait in waits if wait > 0), default=None)
 
+    # --- keeping up ----------------------------------------------------------------------------------------------
+
     def _node_changed(self, old: NodeView | None, new: NodeView | None) -> None:
+        if old is None or new is None or old.node != new.node:
+            self.nodes_version += 1
         if new is None:
             if old is not None:
-                self._cordoned_since.pop(old.node.name, None)
-                self._gone_since[old.node.name] = self._now()
+                self._node_gone(old.node.name)
             return
-        self._gone_since.pop(new.node.name, None)
-        if not new.node.cordoned:
-            self._cordoned_since.pop(new.node.name, None)
+        name = new.node.name
+        self._unknown.discard(name)
+        self._gone_since.pop(name, None)
+        if new.not_ready_since is None:
+            self._not_ready.pop(name, None)
         else:
-            self._cordoned_since.setdefault(new.node.name, self._now())
+            self._not_ready[name] = new.not_ready_since
+        if new.node.leaving:
+            self._leaving.add(name)
+        else:
+            self._leaving.discard(name)
+        if not new.node.cordoned:
+            self._cordoned_since.pop(name, None)
+        else:
+            self._cordoned_since.setdefault(name, self._now())
+
+    def _node_gone(self, name: str) -> None:
+        self._cordoned_since.pop(name, None)
+        self._not_ready.pop(name, None)
+        self._leaving.discard(name)
+        self._unknown.add(name)
+        self._gone_since[name] = self._now()
+
+    def _pod_changed(self, old: PodView | None, new: PodView | None) -> None:
+        if new is not None and new.node is not None and Key("", new.node) not in self.nodes:
+            self._unknown.add(new.node)
+        self._foreign.change(old, new)
+        pod = new or old
+        if pod is not None:
+            self._members.pop(pod.key, None)
+        if new is not None and new.member is not None:
+            self._members[new.key] = None
 
 
 def _place_of(member: Member, reservations: Mapping[str, tuple[Assignment, Member]]) -> str | None:
@@ -237,14 +287,3 @@ def _place_of(member: Member, reservations: Mapping[str, tuple[Assignment, Membe
         return None
     places = reservations[member.group_key][0].ranks
     return places[member.rank].node if member.rank < len(places) else None
-
-
-def _claim(pod: PodView, node: str, owner: str, state: ClaimState) -> Claim:
-    return Claim(
-        node=node,
-        gpus=pod.gpus,
-        cpu_millis=pod.cpu_millis,
-        memory_bytes=pod.memory_bytes,
-        owner=owner,
-        state=state,
-    )

@@ -229,7 +229,7 @@ class InferenceModelReconciler:
 
     def _plan(self, view: ModelView, known: _Known, spec: InferenceModelSpec) -> ModelPlan:
         recorded = self._tools.children.recorded_layouts(view.identity, known.revision)
-        version = (view.generation, self._fleet.nodes.revision, tuple(sorted(recorded.items())))
+        version = (view.generation, self._fleet.nodes_version, tuple(sorted(recorded.items())))
         cached = self._plan_cache.get(view.uid)
         if cached is not None and cached[0] == version:
             return cached[1]
