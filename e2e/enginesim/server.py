@@ -31,6 +31,7 @@ from e2e.enginesim.settings import Settings
 from e2e.enginesim.text import plan_output
 
 _BODY_LIMIT_BYTES = 64 * 2**20
+_EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
 _PERMISSION = {
     "object": "model_permission",
     "allow_create_engine": False,
@@ -193,8 +194,6 @@ class EngineServer:
         return await self._generate(request, ChatBody)
 
     async def _generate(self, request: web.Request, kind: type[CompletionBody] | type[ChatBody]) -> web.StreamResponse:
-        if self.draining:
-            raise ApiError("the engine is shutting down", status=500, error_type="InternalServerError")
         if not self.ready:
             raise ApiError("the model is still loading", status=503, error_type="ServiceUnavailableError")
         self._open_requests += 1
@@ -205,15 +204,11 @@ class EngineServer:
             body = parse(kind, await read_body(request))
             self._check_model(body.model)
             check_sampling(body)
+            renderer = self._renderer(request, kind)
+            if self.draining:
+                return await self._turn_away(request, body, renderer)
             mailbox = Mailbox(only_ends=not body.stream)
             prompt_tokens = self._submit(body, pace, mailbox, streams)
-            renderer = Renderer(
-                chat=kind is ChatBody,
-                request_id=("chatcmpl-" if kind is ChatBody else "cmpl-")
-                + (request.headers.get("X-Request-Id") or uuid.uuid4().hex),
-                model=self.flags.served_model_name[0],
-                fingerprint=self._fingerprint,
-            )
             if body.stream:
                 response: web.StreamResponse = await self._stream(
                     request,
@@ -234,6 +229,33 @@ class EngineServer:
             self._open_requests -= 1
             if not self._open_requests:
                 self._quiet.set()
+
+    def _renderer(self, request: web.Request, kind: type[CompletionBody] | type[ChatBody]) -> Renderer:
+        given = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+        return Renderer(
+            chat=kind is ChatBody,
+            request_id=f"{'chatcmpl' if kind is ChatBody else 'cmpl'}-{given}",
+            model=self.flags.served_model_name[0],
+            fingerprint=self._fingerprint,
+        )
+
+    async def _turn_away(
+        self, request: web.Request, body: CompletionBody | ChatBody, renderer: Renderer
+    ) -> web.StreamResponse:
+        """What a draining engine answers to a new request: an error in a chat, an empty success in a completion."""
+        if isinstance(body, ChatBody):
+            raise ApiError("the engine is shutting down", status=500, error_type="InternalServerError")
+        prompts = body.prompts()
+        usage = Usage(sum(map(len, prompts)), 0)
+        if not body.stream:
+            choices = range(len(prompts) * (body.n or 1))
+            return json_reply(renderer.body([Delta(index, "", 0, "abort", None) for index in choices], usage))
+        with_usage = body.stream_options is not None and body.stream_options.include_usage
+        response = web.StreamResponse(headers=_EVENT_STREAM)
+        await response.prepare(request)
+        await response.write((renderer.usage_chunk(Usage(0, 0)) if with_usage else b"") + DONE)
+        await response.write_eof()
+        return response
 
     def _check_model(self, name: str | None) -> None:
         if name and name not in self.flags.served_model_name:
@@ -320,7 +342,7 @@ class EngineServer:
         options = body.stream_options
         with_usage = bool(options and options.include_usage)
         continuous = with_usage and bool(options and options.continuous_usage_stats)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        response = web.StreamResponse(headers=_EVENT_STREAM)
         writer = await response.prepare(request)
         if writer is not None:
             writer.send_headers()  # aiohttp would keep them back until the first token

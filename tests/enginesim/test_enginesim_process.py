@@ -15,6 +15,7 @@ from e2e.enginesim.flags import parse_flags
 from tests.enginesim.conftest import eventually, loopback, parse_events
 
 SLOW = {"STEP_SECONDS": "0.01"}
+CHAT = [{"role": "user", "content": "new"}]
 
 
 async def read_all(response):
@@ -40,7 +41,16 @@ async def test_sigterm_cuts_streams_with_a_normal_looking_end(spawn):
     assert await engine.ended() == 0
 
 
-async def test_with_a_shutdown_timeout_streams_end_whole_and_new_requests_get_500(spawn):
+def chat_is_refused(engine):
+    """Whether a new chat gets 500: the sign of a draining engine."""
+
+    async def refused():
+        return (await engine.client.post("/v1/chat/completions", {"messages": CHAT, "max_tokens": 1}))[0] == 500
+
+    return refused
+
+
+async def test_with_a_shutdown_timeout_streams_end_whole_and_new_requests_are_turned_away(spawn):
     engine = await (await spawn("--shutdown-timeout 60 --max-num-seqs 1", SLOW_STEP_FACTOR="200")).ready()
     async with engine.client.open_stream(max_tokens=200) as response:
         await first_line(response)
@@ -52,11 +62,14 @@ async def test_with_a_shutdown_timeout_streams_end_whole_and_new_requests_get_50
         await eventually(waits, "the second request waits")
         engine.send_signal(signal.SIGTERM)
 
-        async def refused():
-            return (await engine.client.post("/v1/completions", {"prompt": "new"}))[0] == 500
-
-        await eventually(refused, "a new request gets 500")
+        await eventually(chat_is_refused(engine), "a new chat gets 500")
         assert (await engine.client.get("/health"))[0] == 200
+        late = await engine.client.complete("new", max_tokens=5)
+        assert (late["choices"][0]["text"], late["choices"][0]["finish_reason"]) == ("", "abort")
+        assert late["usage"]["completion_tokens"] == 0
+        assert await engine.client.events(prompt="new") == ["[DONE]"]
+        usage, done = await engine.client.events(prompt="new", stream_options={"include_usage": True})
+        assert (usage["choices"], usage["usage"]["completion_tokens"], done) == ([], 0, "[DONE]")
         await engine.client.faults(slow_step_factor=1)
         events = await read_all(response)
     assert events[-1] == "[DONE]"
@@ -81,11 +94,7 @@ async def test_a_second_signal_ends_the_process_at_once(spawn):
     async with engine.client.open_stream() as response:
         await first_line(response)
         engine.send_signal(signal.SIGTERM)
-
-        async def refused():
-            return (await engine.client.post("/v1/completions", {"prompt": "new"}))[0] == 500
-
-        await eventually(refused, "the engine drains")
+        await eventually(chat_is_refused(engine), "the engine drains")
         engine.send_signal(signal.SIGTERM)
         assert await engine.ended() == 1
         with pytest.raises(aiohttp.ClientPayloadError):
