@@ -51,7 +51,7 @@ SESSIONS = (
             Check("preemption", counting.observe_preemption),
             Check("sigterm-drain", shutdown.observe_drain),
         ),
-        flags=("--shutdown-timeout", "20"),
+        flags=("--shutdown-timeout", "120", "--max-num-seqs", "2"),
         kv_blocks=counting.TIGHT_KV_BLOCKS,
     ),
 )

@@ -29,7 +29,10 @@ async def observe_bodies(engine: Engine) -> Record:
         ),
         "completion without a limit": (COMPLETIONS, _without(completion(token_ids(12), max_tokens=1), "max_tokens")),
         "completion with echo": (COMPLETIONS, completion(token_ids(12), max_tokens=4, echo=True)),
-        "completion stopped by a string": (COMPLETIONS, completion(token_ids(12), max_tokens=200, stop=VOWELS)),
+        "completion stopped by a string": (
+            COMPLETIONS,
+            completion(token_ids(12), max_tokens=200, min_tokens=10, stop=VOWELS),
+        ),
         "completion without a model": (COMPLETIONS, _without(completion(token_ids(12), max_tokens=4), "model")),
         "chat": (CHAT, chat(max_tokens=4)),
         "chat in parts": (CHAT, chat([{"type": "text", "text": "Where is the quay?"}], max_tokens=4)),
@@ -38,7 +41,7 @@ async def observe_bodies(engine: Engine) -> Record:
             CHAT,
             _without(chat(max_tokens=4, max_completion_tokens=5), "max_tokens"),
         ),
-        "chat stopped by a string": (CHAT, chat(max_tokens=200, stop=VOWELS)),
+        "chat stopped by a string": (CHAT, chat(max_tokens=200, min_tokens=10, stop=VOWELS)),
         "chat with a system message": (
             CHAT,
             {
@@ -85,11 +88,14 @@ async def observe_streams(engine: Engine) -> Record:
             ),
         ),
         "completion of one token": (COMPLETIONS, completion(token_ids(12), max_tokens=1, **USAGE)),
-        "completion stopped by a string": (COMPLETIONS, completion(token_ids(12), max_tokens=200, stop=VOWELS)),
+        "completion stopped by a string": (
+            COMPLETIONS,
+            completion(token_ids(12), max_tokens=200, min_tokens=10, stop=VOWELS),
+        ),
         "chat": (CHAT, chat(max_tokens=6)),
         "chat with usage": (CHAT, chat(max_tokens=6, **USAGE)),
         "chat of one token": (CHAT, chat(max_tokens=1, **USAGE)),
-        "chat stopped by a string": (CHAT, chat(max_tokens=200, stop=VOWELS)),
+        "chat stopped by a string": (CHAT, chat(max_tokens=200, min_tokens=10, stop=VOWELS)),
     }
     return {name: _described(await stream(engine, path, body)) for name, (path, body) in asked.items()}
 

@@ -6,11 +6,13 @@ from typing import Any
 import aiohttp
 
 from e2e.conformance.checks.answers import USAGE
+from e2e.conformance.checks.counting import WAITING
 from e2e.conformance.engines import Engine
 from e2e.conformance.records import Json, Record, collapse, shape, stream_phases
 from e2e.conformance.requests import CHAT, COMPLETIONS, OpenStream, Streamed, chat, completion, stream, token_ids
 
-LONG = 900
+LONG, SHORT, QUEUED = 900, 150, 5
+"""Tokens of streams: the first outlasts every question that is asked meanwhile."""
 
 
 def _end(streamed: Streamed, *, whole: int) -> dict[str, Json]:
@@ -42,7 +44,7 @@ async def _ask(engine: Engine, path: str, body: dict[str, object] | None = None)
         return {
             **seen,
             "finish reasons": [choice.get("finish_reason") for choice in content["choices"]],
-            "completion tokens": content["usage"]["completion_tokens"],
+            "usage": {key: content["usage"][key] for key in ("prompt_tokens", "completion_tokens")},
         }
     return {**seen, "bytes": "none" if not answer.body else "some"}
 
@@ -51,6 +53,7 @@ async def _ask_stream(engine: Engine, path: str, body: dict[str, Any]) -> dict[s
     return {
         **_end(streamed := await stream(engine, path, body), whole=1),
         "phases": stream_phases(streamed.events),
+        "usage": streamed.usage,
     }
 
 
@@ -74,9 +77,13 @@ async def observe_cut(engine: Engine) -> Record:
 
 
 async def observe_drain(engine: Engine) -> Record:
-    """SIGTERM with `--shutdown-timeout`: the running stream ends whole, new requests do not start."""
+    """SIGTERM with `--shutdown-timeout`: what runs or waits ends whole, what comes later does not start."""
     opened = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=LONG, stream=True, **USAGE))
-    await opened.first.wait()
+    beside = OpenStream(engine, CHAT, chat(max_tokens=SHORT, stream=True, **USAGE))
+    for started in (opened, beside):
+        await started.first.wait()
+    queued = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=QUEUED, stream=True, **USAGE))
+    await engine.scrape_when(lambda scrape: scrape.total(WAITING) == 1, what="a waiting request")
     engine.main_process().send_signal(signal.SIGTERM)
     await _wait_until_draining(engine)
     late = {
@@ -95,6 +102,8 @@ async def observe_drain(engine: Engine) -> Record:
     end = _end(await opened.result(), whole=LONG)
     return {
         "running stream": end,
+        "running chat": _end(await beside.result(), whole=SHORT),
+        "waiting stream": _end(await queued.result(), whole=QUEUED),
         "while draining": {**late, "asked while the stream ran": still_running},
         "exit code": await engine.wait_exit(),
         "afterwards": await _ask(engine, "/health"),
