@@ -135,13 +135,18 @@ class Store(Generic[P]):
         """Call `handler` after each change."""
         self._handlers.append(handler)
 
+    def is_news(self, key: Key, uid: str, resource_version: int) -> bool:
+        """Whether `put` would take in that version: mostly it is the echo of a write of our own."""
+        if resource_version <= self._deleted.get(uid, -1):
+            return False
+        old = self._objects.get(key)
+        return old is None or old.resource_version < resource_version or key in self._unguarded
+
     def put(self, obj: P) -> bool:
         """Take in a version of an object; return False when it is not newer than what is known."""
-        if obj.resource_version <= self._deleted.get(obj.uid, -1):
+        if not self.is_news(obj.key, obj.uid, obj.resource_version):
             return False
         old = self._objects.get(obj.key)
-        if old is not None and old.resource_version >= obj.resource_version and obj.key not in self._unguarded:
-            return False
         if old is not None and old.uid != obj.uid:
             # The name was given away: its old bearer is gone although nobody said so.
             self._remove(old, obj.resource_version)

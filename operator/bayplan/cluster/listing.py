@@ -81,6 +81,9 @@ class Listing(Generic[P]):
 
     def put(self, raw: Json) -> bool:
         """Project and take in one raw object; return whether the store changed."""
+        metadata = raw["metadata"]
+        if not self.store.is_news(object_key(raw), metadata["uid"], version_number(metadata["resourceVersion"])):
+            return False
         try:
             projected = self._project(raw)
         except Exception:
