@@ -25,12 +25,8 @@ def make_complete(installation: Installation) -> None:
 
 @pytest.mark.skipif(not machine_runs_the_engine(), reason="the engine's wheels do not run on this machine")
 async def test_failed_installation_leaves_no_environment_and_clears_what_a_killed_one_left(tmp_path):
-    environment = {
-        **os.environ,
-        "XDG_CACHE_HOME": str(tmp_path),
-        "PIP_NO_INDEX": "1",
-        "PIP_FIND_LINKS": str(tmp_path),
-    }
+    # An interpreter that does not find its library fails the first step at once.
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONHOME": str(tmp_path / "nothing")}
     root = locations(environment).environment.parent
     leftover = root / ".staging-of-a-killed-run"
     leftover.mkdir(parents=True)
