@@ -66,7 +66,8 @@ class BuildProgress:
         if self.total is None:
             return f"{self.done} so far"
         packages = f"{self.done} of {self.total} packages"
-        return f"{packages}, {self.linked} of {self.links} programs linked" if self.done >= self.total else packages
+        linking = self.linked > 0 or self.done >= self.total
+        return f"{packages}, {self.linked} of {self.links} programs linked" if linking else packages
 
     def describe_remaining(self) -> str:
         """Return the estimate in words that promise no more than it knows; empty where there is none."""

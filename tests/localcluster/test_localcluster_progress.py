@@ -83,6 +83,18 @@ def test_the_estimate_never_falls_below_zero() -> None:
     assert progress(seconds=10_000).remaining_seconds == 0
 
 
+@pytest.mark.parametrize(
+    ("done", "linked", "shown"),
+    [
+        (999, 0, "999 of 1000 packages"),
+        (999, 1, "999 of 1000 packages, 1 of 4 programs linked"),
+        (1000, 0, "1000 of 1000 packages, 0 of 4 programs linked"),
+    ],
+)
+def test_links_are_shown_once_they_matter(done: int, linked: int, shown: str) -> None:
+    assert progress(done=done, linked=linked).describe_counts() == shown
+
+
 def test_a_log_gets_one_line_in_ten_seconds() -> None:
     lines: list[str] = []
     reporter = LineReporter(lines.append)
