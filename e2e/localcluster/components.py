@@ -17,7 +17,7 @@ NODE_MONITOR_GRACE_SECONDS = 50
 """Kubernetes' own default: how long a Node may be silent before it is NotReady and tainted unreachable."""
 NODE_MONITOR_PERIOD_SECONDS = 5.0
 GO_RUNTIME = {"GOGC": "200"}
-"""Half the garbage collections: a tenth less processor time at the start, 40 MB more in the API server."""
+"""Half the garbage collections: a tenth less processor time at the start, 60 MB more in the API server."""
 SERVICE_RANGE = "10.96.0.0/16"
 SERVICE_ADDRESS = "10.96.0.1"
 
