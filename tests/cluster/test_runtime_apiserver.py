@@ -96,6 +96,8 @@ class Operator:
         self.synced_at_first.append(self.resync.synced.is_set() and self.reflector.synced.is_set())
         self.reconciled[key] += 1
         model = self.models.get(key)
+        if key.namespace != self.lease_namespace:  # of another test in the same cluster
+            return Result()
         if model is None or model.observed == model.generation or self.models.is_behind(key):
             return Result()
         body = {"metadata": {"uid": model.uid}, "status": {"observedGeneration": model.generation}}
@@ -154,7 +156,7 @@ async def test_a_process_reconciles_once_rests_and_ends_clean(
     assert all(operator.synced_at_first), "a reconcile ran before the start barrier"
     await until(lambda: len(operator.controller.queue) == 0 and operator.controller.queue.in_flight == 0)
     before, leases = operator.writes(), operator.client.requests["patch", "leases", 200]
-    assert before == {("apply", "inferencemodels/status"): 21 + foreign(operator, namespace)}
+    assert before == {("apply", "inferencemodels/status"): 21}
     await until(lambda: operator.client.requests["patch", "leases", 200] >= leases + 2)
     assert operator.writes() == before, "at rest nothing is written"
     assert await operator.end() == EXIT_CLEAN
@@ -167,11 +169,6 @@ async def test_a_process_reconciles_once_rests_and_ends_clean(
     await until(again.runtime.leading.is_set)
     await until(lambda: all(again.reconciled[Key(namespace, f"m{number}")] for number in range(20)))
     assert again.writes() == {}, "a restart writes nothing"
-
-
-def foreign(operator: Operator, namespace: str) -> int:
-    """Models of other tests in the same cluster that this operator wrote, too."""
-    return sum(key.namespace != namespace for key in operator.reconciled)
 
 
 async def test_a_standby_is_warm_and_takes_over_within_two_seconds_of_a_clean_stop(

@@ -21,7 +21,7 @@ from tests.fakes.proxy import CuttingProxy
 GONE = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired","message":"too old"}}\n'
 BROKEN = b'{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"InternalError","message":"broken"}}\n'
 HTML = b"<html><body>502 Bad Gateway</body></html>\n"
-START_PODS = 1000
+START_PODS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ async def test_the_reflector_waits_for_our_own_write(
         await asyncio.gather(*running.tasks, return_exceptions=True)
 
 
-async def test_the_start_barrier_with_a_thousand_pods(client: ApiClient, namespace: str, running: Running) -> None:
+async def test_the_start_barrier_with_many_pods(client: ApiClient, namespace: str, running: Running) -> None:
     limit = asyncio.Semaphore(32)
 
     async def create(number: int) -> None:
