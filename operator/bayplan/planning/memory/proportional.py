@@ -1,7 +1,7 @@
-"""Does a model fit into the memory of one GPU under a given layout, and if not, what would.
+"""Does a model fit, by the founding text's formula: weights split evenly, KV by shards, one declared overhead.
 
-The terms stay separate, each with its provenance: weights, KV cache, runtime overhead. All arithmetic is exact, and
-the fit and the largest concurrency come from the same numbers, so they cannot contradict each other.
+The terms stay separate, each with its provenance. All arithmetic is exact, and the fit and the largest concurrency come
+from the same numbers, so they cannot contradict each other. `memory.plan` has the engine's real layout and overheads.
 """
 
 import math
@@ -9,44 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from bayplan.api.inferencemodel_status import Provenance
+from bayplan.planning.memory.terms import KV_CACHE, OVERHEAD, WEIGHTS, Fit, Term
 from bayplan.planning.numbers import GIB, count, not_negative, positive, share
-
-WEIGHTS = "weights"
-KV_CACHE = "KV cache"
-OVERHEAD = "overhead"
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One part of the memory that a GPU needs, in GiB."""
-
-    name: str
-    gib_per_gpu: Fraction
-    provenance: Provenance
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Terms against usable memory, in GiB per GPU. `usable_gib` is None when nobody knows the GPU's memory."""
-
-    terms: tuple[Term, ...]
-    usable_gib: Fraction | None
-
-    @property
-    def required_gib(self) -> Fraction:
-        """Sum of the terms."""
-        return sum((term.gib_per_gpu for term in self.terms), start=Fraction(0))
-
-    @property
-    def headroom_gib(self) -> Fraction | None:
-        """What is left; negative when it does not fit."""
-        return None if self.usable_gib is None else self.usable_gib - self.required_gib
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether required ≤ usable; equal passes. None when usable is unknown."""
-        return None if self.usable_gib is None else self.required_gib <= self.usable_gib
 
 
 @dataclass(frozen=True, slots=True)

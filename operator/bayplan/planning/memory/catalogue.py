@@ -1,0 +1,124 @@
+"""Models that Bayplan knows by name: their config.json facts, with source and published number of parameters.
+
+The facts are a data file of the package (data/models.json), so that a plan needs no model hub. They are constants: the
+file is read once, and a user's own config.json or numbers always win.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from bayplan.planning.memory.architecture import ModelArchitecture
+from bayplan.planning.memory.modelconfig import parse_config
+from bayplan.planning.memory.parameters import parameters_of
+from bayplan.planning.numbers import InvalidInput
+
+_BESIDE_THE_MODEL = re.compile(
+    r"instruct|chat|it|hf|base|meta|thinking|mtp|bf16|fp16|fp8|dynamic|nvfp4|mxfp4|int4|int8|awq|gptq|w4a16|w8a8|w4a4"
+    r"|autoround|quantized|4bit|8bit|bit|20\d\d|\d{4}"
+)
+"""Words of a name that say how a model was tuned, packed or dated. None of them changes its architecture."""
+_VERSION = re.compile(r"v\d+(\.\d+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueModel:
+    """One model of the catalogue."""
+
+    name: str
+    architecture: ModelArchitecture
+    source: str
+    """Where the facts come from."""
+    published_parameters: int
+    published_is_rounded: bool
+    """The published number is a card's rounded figure, not a sum of tensors."""
+    published_beside: int
+    """Numbers in the published sum that are no parameters: scales and buffers."""
+    published_counts_mtp: bool
+    native_format: str
+    """Format of the weights that this entry's checkpoint holds, as `formats` names it."""
+
+    @property
+    def parameters(self) -> int:
+        """Our count of what the published number counts."""
+        counted = parameters_of(self.architecture)
+        mtp = sum(item.parameters for item in counted.mtp) if self.published_counts_mtp else 0
+        return counted.total + mtp + self.published_beside
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[\s_-]+", name.strip().lower().rsplit("/", 1)[-1])
+
+
+def _key(name: str, *, version: bool = True) -> str:
+    """The words of a name that tell architectures apart."""
+    words = _words(name)
+    kept = (word for word in words if not _BESIDE_THE_MODEL.fullmatch(word))
+    return "-".join(word for word in kept if version or not _VERSION.fullmatch(word))
+
+
+@lru_cache(maxsize=1)
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(
+        resources.files("bayplan.planning.memory").joinpath("data", "models.json").read_text(encoding="utf-8")
+    )
+    return document
+
+
+@lru_cache(maxsize=1)
+def _index() -> dict[str, str]:
+    """Key → catalogue name, whole names first. Of entries that share a key the first stands: their facts agree."""
+    index: dict[str, str] = {}
+    document = _document()
+    pairs = [*((name, name) for name in document["models"]), *document["aliases"].items()]
+    for name, target in pairs:
+        index.setdefault("-".join(_words(name)), target)
+    for version in (True, False):
+        for name, target in pairs:
+            index.setdefault(_key(name, version=version), target)
+    return index
+
+
+def model_names() -> tuple[str, ...]:
+    """All names of the catalogue, in its order."""
+    return tuple(_document()["models"])
+
+
+@lru_cache(maxsize=512)
+def find_model(name: str) -> CatalogueModel | None:
+    """The model of this name, or None.
+
+    The organisation, letter case, and words for tuning, format and date do not matter:
+    "RedHatAI/Qwen3-14B-FP8-dynamic" is found as Qwen3-14B. The weights' format is never taken from here. A version
+    word does matter: v0.2 is not found as v0.1.
+    """
+    index = _index()
+    found = index.get("-".join(_words(name))) or index.get(_key(name))
+    return None if found is None else _model(found)
+
+
+def catalogue_model(name: str) -> CatalogueModel:
+    """As `find_model`; raises InvalidInput for a name that is not there."""
+    found = find_model(name)
+    if found is None:
+        raise InvalidInput("model", f"{name[:80]!r} is not in the catalogue; give its config.json")
+    return found
+
+
+@lru_cache(maxsize=256)
+def _model(name: str) -> CatalogueModel:
+    document = _document()
+    entry = document["models"][name]
+    return CatalogueModel(
+        name=name,
+        architecture=parse_config(entry["config"]),
+        source=document["sources"][entry["source"]],
+        published_parameters=entry["published_parameters"],
+        published_is_rounded=entry["published_is_rounded"],
+        published_beside=sum(entry.get("published_beside", {}).values()),
+        published_counts_mtp=entry.get("published_counts_mtp", False),
+        native_format=entry.get("format", "bf16"),
+    )

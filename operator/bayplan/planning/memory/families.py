@@ -1,0 +1,113 @@
+"""What each model family's code adds to its config.json: the facts that the file leaves to the class.
+
+One entry per class of the `architectures` field. A class that is not here is refused, never guessed: two families with
+equal field names can differ in what a field means (`intermediate_size` is the expert's width in gpt-oss and MiniMax).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from bayplan.planning.memory.architecture import Traits
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How to read the config.json of one class."""
+
+    traits: Traits = field(default_factory=Traits)
+    layer_period: int | None = None
+    """Every n-th layer has full attention where the file names no layers; the others slide."""
+    window_always: bool = True
+    """`sliding_window` applies whenever it is set; False: only with `use_sliding_window`."""
+    expert_width: str = "moe_intermediate_size"
+    """Field with the inner width of one expert."""
+    shared_width: str = ""
+    """Field with the inner width of the shared experts; "" for n_shared_experts × the expert's width."""
+    dense_width: str = "intermediate_size"
+    """Field with the inner width of dense layers."""
+    tied_by_default: bool = False
+    stores_tied_head: bool = False
+    output_gate: bool = False
+    multi_query: bool = False
+    """Without a number of KV heads there is one."""
+    default_state_bytes: int | None = None
+    """Bytes per element of recurrent states where the file states none; None follows the model's dtype."""
+    vision: str = ""
+    """Which vision tower comes with it: "siglip" or "pixtral"; "" for none that is counted."""
+
+
+_QK_NORM = Traits(qk_norm=True)
+_QKV_BIAS = Traits(qkv_bias=True)
+_GEMMA = Family(tied_by_default=True)
+_GEMMA3 = Family(traits=Traits(qk_norm=True, norms_per_layer=4), layer_period=6, tied_by_default=True)
+_DEEPSEEK_V3 = Family(traits=Traits(router_bias=True))
+_QWEN3_5 = Family(traits=Traits(qk_norm=True), output_gate=True, default_state_bytes=4)
+_QWEN3_5_MOE = Family(
+    traits=Traits(qk_norm=True, shared_expert_gate=True),
+    shared_width="shared_expert_intermediate_size",
+    output_gate=True,
+    default_state_bytes=4,
+)
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {
+        "DeepseekV2ForCausalLM": Family(),
+        "DeepseekV3ForCausalLM": _DEEPSEEK_V3,
+        "DeepseekV32ForCausalLM": _DEEPSEEK_V3,
+        "FalconForCausalLM": Family(
+            traits=Traits(gated_mlp=False, norms_per_layer=1, norm_bias=True),
+            tied_by_default=True,
+            stores_tied_head=True,
+            multi_query=True,
+        ),
+        "GemmaForCausalLM": _GEMMA,
+        "Gemma2ForCausalLM": Family(traits=Traits(norms_per_layer=4), layer_period=2, tied_by_default=True),
+        "Gemma3ForCausalLM": _GEMMA3,
+        "Gemma3ForConditionalGeneration": Family(
+            traits=_GEMMA3.traits, layer_period=6, tied_by_default=True, vision="siglip"
+        ),
+        "Gemma4ForConditionalGeneration": Family(
+            traits=Traits(qk_norm=True, norms_per_layer=4, layer_scalars=1), layer_period=6, tied_by_default=True
+        ),
+        "Glm4MoeForCausalLM": Family(traits=Traits(qkv_bias=True, router_bias=True)),
+        "GlmMoeDsaForCausalLM": _DEEPSEEK_V3,
+        "GptOssForCausalLM": Family(
+            traits=Traits(qkv_bias=True, output_bias=True, sinks=True, router_bias=True, expert_bias=True),
+            layer_period=2,
+            expert_width="intermediate_size",
+        ),
+        "KimiK25ForConditionalGeneration": _DEEPSEEK_V3,
+        "LlamaForCausalLM": Family(),
+        "Llama4ForConditionalGeneration": Family(
+            layer_period=4,
+            expert_width="intermediate_size",
+            shared_width="intermediate_size",
+            dense_width="intermediate_size_mlp",
+        ),
+        "MiniMaxM2ForCausalLM": Family(traits=Traits(qk_norm=True, router_bias=True), expert_width="intermediate_size"),
+        "MistralForCausalLM": Family(),
+        "Mistral3ForConditionalGeneration": Family(vision="pixtral"),
+        "MixtralForCausalLM": Family(expert_width="intermediate_size"),
+        "NemotronHForCausalLM": Family(
+            traits=Traits(gated_mlp=False, norms_per_layer=1, router_bias=True), default_state_bytes=4
+        ),
+        "OPTForCausalLM": Family(
+            traits=Traits(gated_mlp=False, all_bias=True, norm_bias=True),
+            tied_by_default=True,
+            dense_width="ffn_dim",
+        ),
+        "PhiForCausalLM": Family(
+            traits=Traits(gated_mlp=False, all_bias=True, norms_per_layer=1, norm_bias=True, head_bias=True)
+        ),
+        "Phi3ForCausalLM": Family(),
+        "Qwen2ForCausalLM": Family(traits=_QKV_BIAS, window_always=False),
+        "Qwen3ForCausalLM": Family(traits=_QK_NORM, window_always=False),
+        "Qwen3MoeForCausalLM": Family(traits=_QK_NORM, window_always=False),
+        "Qwen3NextForCausalLM": Family(
+            traits=_QWEN3_5_MOE.traits, shared_width=_QWEN3_5_MOE.shared_width, output_gate=True
+        ),
+        "Qwen3_5ForConditionalGeneration": _QWEN3_5,
+        "Qwen3_5MoeForConditionalGeneration": _QWEN3_5_MOE,
+    }
+)

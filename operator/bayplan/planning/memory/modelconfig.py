@@ -1,0 +1,301 @@
+"""From a model's `config.json` to its architecture.
+
+The file is given as loaded JSON: reading it is the caller's business, so that nothing here touches a disk. Fields are
+looked up in `text_config` first, where multimodal models keep those of their language model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bayplan.planning.memory.architecture import (
+    AttentionShape,
+    ExpertShape,
+    FeedForward,
+    IndexerShape,
+    LatentShape,
+    Layer,
+    LinearShape,
+    MambaShape,
+    Mixer,
+    ModelArchitecture,
+    Traits,
+    UnknownArchitecture,
+)
+from bayplan.planning.memory.families import FAMILIES, Family
+from bayplan.planning.memory.layerpattern import layer_mixers
+from bayplan.planning.numbers import InvalidInput, whole
+
+_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+_EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads")
+_PATCH, _SIGLIP, _PIXTRAL = 14, (1152, 27, 4304, 4096), (1024, 24, 4096)
+
+
+class ConfigFields:
+    """The fields of one config.json, nested ones first, each read with a check of its type."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        nested = config.get("text_config") or config.get("llm_config")
+        self._levels: tuple[Mapping[str, Any], ...] = (nested, config) if isinstance(nested, Mapping) else (config,)
+        self.missing: list[str] = []
+
+    def raw(self, name: str) -> Any:
+        """The value as it stands, or None."""
+        return next((level[name] for level in self._levels if level.get(name) is not None), None)
+
+    def number(self, *names: str) -> int | None:
+        """The first of `names` that is there, as a whole number; raises InvalidInput for anything else."""
+        for name in names:
+            value = self.raw(name)
+            if value is not None:
+                return whole(value, name)
+        return None
+
+    def needed(self, *names: str) -> int:
+        """As `number`; a field that is not there is noted in `missing` and read as 1."""
+        value = self.number(*names)
+        if value is None:
+            self.missing.append(" or ".join(names))
+            return 1
+        return value
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """A true or false; raises InvalidInput for anything else."""
+        value = self.raw(name)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise InvalidInput(name, f"must be true or false, not {value!r}")
+        return value
+
+
+def class_name(config: Mapping[str, Any]) -> str:
+    """The model's class; raises UnknownArchitecture when the file names none or one that is not known."""
+    names = config.get("architectures")
+    if isinstance(names, Sequence) and not isinstance(names, str):
+        for name in names:
+            if isinstance(name, str) and name in FAMILIES:
+                return name
+        if names:
+            name = str(names[0])[:80]
+            raise UnknownArchitecture(
+                name,
+                ("architectures",),
+                f"{name} is not a known class; use one of its kind that is ({', '.join(sorted(FAMILIES))}), or state "
+                "num_hidden_layers, num_attention_heads, num_key_value_heads and head_dim in the spec",
+            )
+    raise UnknownArchitecture("", ("architectures",), "config.json must name the model's class in architectures")
+
+
+def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
+    """Read the architecture out of a loaded config.json.
+
+    Raises UnknownArchitecture for a class that is not known, or naming the fields that its layers need; InvalidInput
+    for a field of the wrong type or out of its bounds.
+    """
+    if not isinstance(config, Mapping):
+        raise InvalidInput("config", "must be a JSON object")
+    name = class_name(config)
+    family = FAMILIES[name]
+    fields = ConfigFields(config)
+    layer_count = _layer_count(fields)
+    hidden = fields.needed("hidden_size")
+    vocabulary = fields.needed("vocab_size")
+    experts = _experts(fields, family)
+    latent = _latent(fields)
+    mixers = layer_mixers(fields, family, layers=layer_count, latent=latent is not None)
+    attention = _attention(fields, family, hidden=hidden, latent=latent, mixers=mixers)
+    blocks = _feed_forwards(fields, layers=layer_count, has_experts=experts is not None, name=name)
+    linear, mamba = _linear(fields, family, mixers), _mamba(fields, family, mixers)
+    if fields.missing:
+        missing = tuple(fields.missing)
+        raise UnknownArchitecture(name, missing, f"{name} needs {', '.join(missing)} in its config.json")
+    return ModelArchitecture(
+        name=name,
+        layers=tuple(Layer(mixer, block) for mixer, block in zip(mixers, blocks, strict=True)),
+        hidden_size=hidden,
+        vocab_size=vocabulary,
+        attention=attention,
+        intermediate_size=fields.number(family.dense_width, "intermediate_size"),
+        latent=latent,
+        indexer=_indexer(fields),
+        experts=experts,
+        linear=linear,
+        mamba=mamba,
+        mtp_layers=fields.number("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0,
+        tied_embeddings=fields.flag("tie_word_embeddings", default=family.tied_by_default),
+        stores_tied_head=family.stores_tied_head and not fields.flag("new_decoder_architecture"),
+        element_bytes=_element_bytes(fields),
+        max_position_embeddings=fields.number("max_position_embeddings"),
+        vision_parameters=_vision_parameters(family.vision, hidden, config),
+        traits=_traits(fields, family, has_experts=experts is not None),
+    )
+
+
+def _layer_count(fields: ConfigFields) -> int:
+    count = fields.needed("num_hidden_layers")
+    if not 0 < count <= 4096:
+        raise InvalidInput("num_hidden_layers", f"must be 1 to 4096, not {count}")
+    return count
+
+
+def _element_bytes(fields: ConfigFields) -> int:
+    dtype = str(fields.raw("torch_dtype") or fields.raw("dtype") or "bfloat16").removeprefix("torch.")
+    if dtype not in _DTYPE_BYTES:
+        raise InvalidInput("torch_dtype", f"must be one of {', '.join(_DTYPE_BYTES)}, not {dtype[:40]}")
+    return _DTYPE_BYTES[dtype]
+
+
+def _attention(
+    fields: ConfigFields, family: Family, *, hidden: int, latent: LatentShape | None, mixers: Sequence[Mixer]
+) -> AttentionShape | None:
+    if not set(mixers) & {Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.LATENT}:
+        return None
+    heads = fields.needed("num_attention_heads")
+    if heads < 1:
+        raise InvalidInput("num_attention_heads", f"must be at least 1, not {heads}")
+    kv_heads = fields.number(*_KV_HEADS)
+    if family.multi_query and not fields.flag("new_decoder_architecture") and fields.flag("multi_query", default=True):
+        kv_heads = 1
+    head_dim = fields.number("head_dim")
+    if latent is not None:
+        kv_heads, head_dim = heads, latent.qk_nope_head_dim + latent.qk_rope_head_dim
+    if head_dim is None and hidden % heads:
+        fields.missing.append("head_dim")
+    return AttentionShape(
+        heads=heads,
+        kv_heads=heads if kv_heads is None else kv_heads,
+        head_dim=hidden // heads if head_dim is None else head_dim,
+        window=fields.number("sliding_window") if Mixer.SLIDING in mixers else None,
+        chunk=fields.number("attention_chunk_size") if Mixer.CHUNKED in mixers else None,
+        global_kv_heads=fields.number("num_global_key_value_heads"),
+        global_head_dim=fields.number("global_head_dim"),
+        keys_are_values=fields.flag("attention_k_eq_v"),
+        output_gate=family.output_gate or fields.flag("attn_output_gate"),
+    )
+
+
+def _latent(fields: ConfigFields) -> LatentShape | None:
+    rank = fields.number("kv_lora_rank")
+    if rank is None:
+        return None
+    return LatentShape(
+        kv_lora_rank=rank,
+        qk_rope_head_dim=fields.needed("qk_rope_head_dim"),
+        qk_nope_head_dim=fields.needed("qk_nope_head_dim"),
+        v_head_dim=fields.needed("v_head_dim"),
+        q_lora_rank=fields.number("q_lora_rank"),
+    )
+
+
+def _indexer(fields: ConfigFields) -> IndexerShape | None:
+    head_dim = fields.number("index_head_dim")
+    return None if head_dim is None else IndexerShape(heads=fields.needed("index_n_heads"), head_dim=head_dim)
+
+
+def _experts(fields: ConfigFields, family: Family) -> ExpertShape | None:
+    count = fields.number(*_EXPERT_COUNTS)
+    if not count:
+        return None
+    width = fields.needed(family.expert_width)
+    shared = fields.number("n_shared_experts") or 0
+    return ExpertShape(
+        experts=count,
+        per_token=fields.needed(*_EXPERTS_PER_TOKEN),
+        intermediate_size=width,
+        shared_intermediate_size=_shared_width(fields, family, width=width, shared=shared),
+    )
+
+
+def _shared_width(fields: ConfigFields, family: Family, *, width: int, shared: int) -> int:
+    named = fields.number("moe_shared_expert_intermediate_size", "shared_expert_intermediate_size")
+    if named is not None:
+        return named
+    return fields.needed(family.shared_width) if family.shared_width else shared * width
+
+
+def _linear(fields: ConfigFields, family: Family, mixers: Sequence[Mixer]) -> LinearShape | None:
+    if Mixer.GATED_DELTA not in mixers:
+        return None
+    return LinearShape(
+        key_heads=fields.needed("linear_num_key_heads"),
+        value_heads=fields.needed("linear_num_value_heads"),
+        key_head_dim=fields.needed("linear_key_head_dim"),
+        value_head_dim=fields.needed("linear_value_head_dim"),
+        conv_kernel=fields.needed("linear_conv_kernel_dim"),
+        state_bytes=_state_bytes(fields, family),
+    )
+
+
+def _mamba(fields: ConfigFields, family: Family, mixers: Sequence[Mixer]) -> MambaShape | None:
+    if Mixer.MAMBA not in mixers:
+        return None
+    return MambaShape(
+        heads=fields.needed("mamba_num_heads"),
+        head_dim=fields.needed("mamba_head_dim"),
+        state_size=fields.needed("ssm_state_size"),
+        groups=fields.needed("n_groups"),
+        conv_kernel=fields.needed("conv_kernel"),
+        state_bytes=_state_bytes(fields, family),
+    )
+
+
+def _state_bytes(fields: ConfigFields, family: Family) -> int | None:
+    stated = fields.raw("mamba_ssm_dtype") or fields.raw("mamba_ssm_cache_dtype")
+    return family.default_state_bytes if stated is None else _DTYPE_BYTES.get(str(stated), family.default_state_bytes)
+
+
+def _feed_forwards(fields: ConfigFields, *, layers: int, has_experts: bool, name: str) -> list[FeedForward]:
+    """Dense or experts, layer by layer; a Nemotron pattern states it by letter."""
+    pattern = fields.raw("hybrid_override_pattern")
+    if isinstance(pattern, str):
+        kinds = {"-": FeedForward.DENSE, "E": FeedForward.EXPERTS}
+        return [kinds.get(letter, FeedForward.NONE) for letter in pattern]
+    if not has_experts:
+        return [FeedForward.DENSE] * layers
+    first = fields.number("first_k_dense_replace") or 0
+    step = fields.number("interleave_moe_layer_step", "moe_layer_freq", "decoder_sparse_step") or 1
+    dense_only = fields.raw("mlp_only_layers") or ()
+    if step < 1 or not isinstance(dense_only, Sequence):
+        raise UnknownArchitecture(name, ("decoder_sparse_step",), f"{name} states its expert layers in an unknown way")
+    return [
+        FeedForward.EXPERTS
+        if index >= first and (index + 1 - first) % step == 0 and index not in dense_only
+        else FeedForward.DENSE
+        for index in range(layers)
+    ]
+
+
+def _traits(fields: ConfigFields, family: Family, *, has_experts: bool) -> Traits:
+    traits = family.traits
+    if fields.flag("use_qk_norm"):
+        traits = replace(traits, qk_norm=True)
+    if fields.flag("new_decoder_architecture"):
+        traits = replace(traits, norms_per_layer=2)
+    if family.dense_width == "ffn_dim":
+        # OPT shifts its learned positions by two.
+        traits = replace(traits, learned_positions=(fields.number("max_position_embeddings") or 0) + 2)
+    if has_experts and traits.layer_scalars:
+        traits = replace(traits, norms_per_layer=7, dense_beside_experts=True, router_scales=True)
+    return traits
+
+
+def _vision_parameters(tower: str, hidden: int, config: Mapping[str, Any]) -> int:
+    """Parameters of the two vision towers whose sizes are fixed; a file that describes another one is not counted.
+
+    SigLIP (Gemma 3): 27 layers of width 1152 with biases, 4096 positions. Pixtral (Mistral Small 3): 24 gated layers of
+    width 1024 and a patch merger of 2 × 2.
+    """
+    if not tower or ("vision_config" in config and not config["vision_config"]):
+        return 0
+    if tower == "siglip":
+        width, layers, inner, positions = _SIGLIP
+        layer = 4 * (width * width + width) + 4 * width + 2 * width * inner + inner + width
+        embed = 3 * _PATCH**2 * width + width + positions * width
+        return layers * layer + embed + 2 * width + width * hidden + width
+    width, layers, inner = _PIXTRAL
+    layer = 4 * width * width + 3 * width * inner + 2 * width
+    projector = width + 4 * width * width + width * hidden + hidden * hidden
+    return layers * layer + 3 * _PATCH**2 * width + width + projector
