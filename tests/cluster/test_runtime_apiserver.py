@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bayplan.cluster.background import BackgroundTasks
 from bayplan.cluster.cache import Store, object_key, version_number
 from bayplan.cluster.client import ApiClient
 from bayplan.cluster.controller import Controller, Result
@@ -71,7 +70,6 @@ class Operator:
         self.resync = Resync(self.client, self.models, project)
         self.reflector = Reflector(self.client, self.pods, project)
         self.recorder = EventRecorder(self.client, controller="bayplan-operator", instance=self.name)
-        self.background = BackgroundTasks()
         self.controller = Controller(
             "InferenceModel",
             self.reconcile,
@@ -87,7 +85,6 @@ class Operator:
             reflectors=[self.reflector],
             controllers=[self.controller],
             recorder=self.recorder,
-            background=self.background,
             metrics=self.metrics,
         )
         self.task: asyncio.Task[int] | None = None

@@ -16,7 +16,6 @@ import typer
 
 from bayplan.api import names
 from bayplan.cli.configuration import ConfigurationError, Logging, OperatorConfiguration, load_configuration
-from bayplan.cluster.background import BackgroundTasks
 from bayplan.cluster.cache import P, Store
 from bayplan.cluster.client import ApiClient
 from bayplan.cluster.clock import Clock, SystemClock
@@ -103,7 +102,7 @@ async def run_operator(
             now=now,
             limits=configuration.fleet_limits(),
         )
-        recorder = EventRecorder(writer, controller=CONTROLLER, instance=identity, clock=clock, now=now)
+        recorder = EventRecorder(client, controller=CONTROLLER, instance=identity, clock=clock, now=now)
         reconciler = InferenceModelReconciler(
             writer,
             models=models,
@@ -153,7 +152,6 @@ async def run_operator(
             ],
             controllers=[controller],
             recorder=recorder,
-            background=BackgroundTasks(),
             metrics=metrics,
             host=configuration.listen.address,
             port=configuration.listen.port,

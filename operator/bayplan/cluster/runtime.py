@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.cluster.apitimes import ApiTimes
-from bayplan.cluster.background import BackgroundTasks
 from bayplan.cluster.client import ApiClient
 from bayplan.cluster.clock import Clock, SystemClock, sleep, within
 from bayplan.cluster.controller import Controller
@@ -58,7 +57,6 @@ class Runtime:
         reflectors: Sequence[Reflector[Any]],
         controllers: Sequence[Controller],
         recorder: EventRecorder,
-        background: BackgroundTasks,
         metrics: Metrics,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -76,7 +74,6 @@ class Runtime:
         self._resyncs = resyncs
         self._controllers = controllers
         self._recorder = recorder
-        self._background = background
         self._metrics = metrics
         self._limits = limits or RuntimeLimits()
         self._clock = clock or SystemClock()
@@ -122,6 +119,7 @@ class Runtime:
         self._start("events", self._recorder.run())
         self._start("loop-lag", self._measure_lag())
         self._start("leader", self._lead())
+        self._start("resweep", self._resweep())
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
         try:
             await asyncio.wait({stopped, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
@@ -159,13 +157,10 @@ class Runtime:
         for controller in self._controllers:
             controller.start()
         self.leading.set()
-        self._start_resweep()
         await self._elector.hold()
 
-    def _start_resweep(self) -> None:
-        self._background.spawn("resweep", self._resweep())
-
     async def _resweep(self) -> None:
+        await self.leading.wait()
         while True:
             await sleep(self._clock, RESWEEP_SECONDS)
             for controller in self._controllers:
@@ -193,7 +188,6 @@ class Runtime:
         self.leading.clear()
         limit = self._limits.finish if clean else 0.0
         await asyncio.gather(*(controller.stop(limit_seconds=limit) for controller in self._controllers))
-        await self._background.close()
         leader = [task for task in self._tasks if task.get_name() == "leader"]
         await _cancel(leader)
         if clean:
