@@ -94,9 +94,11 @@ class AdmissionCore:
     def release(self, ticket: int, now_ns: int, *, end: End, output_tokens: int | None = None) -> Released:
         """Give back what the ticket holds, once; a waiting request leaves the queue.
 
-        `output_tokens` is what the engine generated for all sequences of the request, when known: the tenant is then
-        charged for that instead of the maximum.
+        `output_tokens` is what the engine generated for all sequences of the request, when known: the tenant's share is
+        then corrected to it. Raises InvalidInput for a negative number.
         """
+        if output_tokens is not None and output_tokens < 0:
+            raise InvalidInput("output_tokens", f"must not be negative, not {output_tokens}")
         now = self._advance(now_ns)
         outcome = self._give_back(ticket, now, end, output_tokens)
         self._tally.released(outcome, end)
@@ -118,7 +120,7 @@ class AdmissionCore:
         account = self._ledger.best(hold.footprint, (*avoid, hold.account.uid))
         decision: Admitted | Shed
         if account is None:
-            self._fairness.settle(hold.flow, hold.footprint.tokens)
+            self._fairness.correct(hold.flow, -hold.charged_tokens)
             self._identities.forget(hold.identity)
             self._fairness.forget_idle(hold.flow)
             decision = self._not_movable(hold.footprint, now)
@@ -298,10 +300,18 @@ class AdmissionCore:
 
     def _reserve(self, entry: Entry, account: Account, now: int) -> Admitted:
         admitted = Admitted(entry.ticket, account.uid, entry.footprint, now - entry.arrived_ns)
-        self._fairness.charge(entry.flow, entry.footprint.tokens)
-        self._ledger.reserve(
-            Hold(entry.ticket, entry.request, entry.footprint, entry.flow, entry.identity, account, now)
+        self._fairness.charge(entry.flow, entry.expected_tokens)
+        hold = Hold(
+            ticket=entry.ticket,
+            request=entry.request,
+            footprint=entry.footprint,
+            flow=entry.flow,
+            identity=entry.identity,
+            account=account,
+            admitted_ns=now,
+            charged_tokens=entry.expected_tokens,
         )
+        self._ledger.reserve(hold)
         self._identities.begin(entry.identity, admitted)
         return admitted
 
@@ -362,8 +372,8 @@ class AdmissionCore:
         self._ledger.give_back(hold)
         self._learn(hold, now, end, output_tokens)
         if output_tokens is not None:
-            promised = hold.request.max_output_tokens * hold.request.sequences
-            self._fairness.settle(hold.flow, max(0, promised - output_tokens))
+            used = hold.request.prompt_tokens * hold.request.sequences + output_tokens
+            self._fairness.correct(hold.flow, used - hold.charged_tokens)
         self._fairness.forget_idle(hold.flow)
         self._identities.ended(hold.identity, end, now_ns=now, remember_seconds=self._policy.remember_seconds)
         return ReleaseOutcome.RELEASED

@@ -1,8 +1,9 @@
 """Whose turn it is: tenants are served by tokens, after the Virtual Token Counter (Sheng et al., arXiv 2401.00588).
 
-Every tenant has a counter of the tokens it was given, divided by its weight: a reservation is charged when it is made
-and corrected to what was used when it ends. The waiting tenant with the lowest counter is next. A tenant that comes
-back is lifted to the lowest counter of those that wait, so that idle time earns nothing.
+Every tenant has a counter of the tokens it was given, divided by its weight. A request is charged what it is expected
+to use when it is let in, corrected to what it used when it ends: charging its worst case meanwhile would lift others,
+who come in between, behind a tenant that promises itself more than it uses. The waiting tenant with the lowest counter
+is next. A tenant that comes back is lifted to the lowest counter of those that wait, so that idle time earns nothing.
 """
 
 from collections import OrderedDict
@@ -117,7 +118,7 @@ class Fairness:
         self._loads.discard(flow)
 
     def charge(self, flow: Flow, tokens: int) -> None:
-        """Count a reservation as service, made while the flow's own request still waits or none does."""
+        """Count tokens as given, while the flow's own request still waits or none does."""
         counter = self.entry_counter(flow)
         front = self._turns.first
         if front is None or front is flow:
@@ -126,9 +127,9 @@ class Fairness:
         if flow.entries:
             self._turns.put(flow, flow.counter)
 
-    def settle(self, flow: Flow, unused_tokens: int) -> None:
-        """Take back what a reservation charged beyond its use."""
-        flow.counter -= flow.units(unused_tokens)
+    def correct(self, flow: Flow, tokens: int) -> None:
+        """Add what a request used beyond its charge; negative for what it left."""
+        flow.counter += flow.units(tokens)
         if flow.entries:
             self._turns.put(flow, flow.counter)
 

@@ -62,6 +62,8 @@ class Hold:
     identity: Identity | None
     account: Account
     admitted_ns: int
+    charged_tokens: int
+    """What the tenant's counter was charged."""
     first_token_ns: int | None = None
 
 
