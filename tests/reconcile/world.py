@@ -214,28 +214,39 @@ class World:
     # --- kube-scheduler and kubelets -------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Bind every released pod whose node has room, as far as bound pods go."""
-        nodes = {obj["metadata"]["name"]: obj for obj in self.api.objects(NODES)}
+        """Bind every released pod whose node has room."""
         for pod in self.objects(PODS):
-            place = pinned_node(pod)
-            if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates") or place not in nodes:
-                continue
-            target = nodes[place]
-            held = sum(gpus_of(p) for p in self.objects(PODS) if p["spec"].get("nodeName") == place and not _ended(p))
-            room = int(target["status"]["allocatable"]["nvidia.com/gpu"]) - held
-            if gpus_of(pod) <= room and not target["spec"].get("unschedulable"):
-                self.edit_pod(pod, lambda obj, place=place: obj["spec"].update(nodeName=place))
+            self.schedule_pod(pod)
+
+    def schedule_pod(self, pod: Json) -> None:
+        """Bind a released pod if its node is open and has room, as far as bound pods go."""
+        place = pinned_node(pod)
+        target = next((obj for obj in self.api.objects(NODES) if obj["metadata"]["name"] == place), None)
+        if pod["spec"].get("nodeName") or pod["spec"].get("schedulingGates") or target is None:
+            return
+        if gpus_of(pod) <= self.room(target) and not target["spec"].get("unschedulable"):
+            self.edit_pod(pod, lambda obj: obj["spec"].update(nodeName=place))
+
+    def room(self, target: Json) -> int:
+        """GPUs of a node that no bound pod holds."""
+        bound = [p for p in self.api.objects(PODS) if p["spec"].get("nodeName") == target["metadata"]["name"]]
+        held = sum(gpus_of(pod) for pod in bound if not _ended(pod))
+        return int(target["status"]["allocatable"]["nvidia.com/gpu"]) - held
 
     def kubelets(self) -> None:
         """Start bound pods, keep their Ready condition, end those that are to be deleted."""
         for pod in self.objects(PODS):
-            place = pod["spec"].get("nodeName")
-            if place is None or place in self.dead_nodes or "image" not in pod["spec"]["containers"][0]:
-                continue
-            if pod["metadata"].get("deletionTimestamp"):
-                self.api.remove(PODS, _key(pod))
-            elif not _ended(pod):
-                self.edit_pod(pod, self._run_pod)
+            self.kubelet(pod)
+
+    def kubelet(self, pod: Json) -> None:
+        """Bring one bound pod of an engine a step on."""
+        place = pod["spec"].get("nodeName")
+        if place is None or place in self.dead_nodes or "image" not in pod["spec"]["containers"][0]:
+            return
+        if pod["metadata"].get("deletionTimestamp"):
+            self.api.remove(PODS, _key(pod))
+        elif not _ended(pod):
+            self.edit_pod(pod, self._run_pod)
 
     def _run_pod(self, pod: Json) -> None:
         status, uid = pod["status"], pod["metadata"]["uid"]
