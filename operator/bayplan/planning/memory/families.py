@@ -34,7 +34,7 @@ class Family:
     default_state_bytes: int | None = None
     """Bytes per element of recurrent states where the file states none; None follows the model's dtype."""
     vision: str = ""
-    """Which vision tower comes with it: "siglip" or "pixtral"; "" for none that is counted."""
+    """Which vision tower comes with it: "siglip", "pixtral" or "qwen"; "" for none that is counted."""
 
 
 _QK_NORM = Traits(qk_norm=True)
@@ -42,12 +42,13 @@ _QKV_BIAS = Traits(qkv_bias=True)
 _GEMMA = Family(tied_by_default=True)
 _GEMMA3 = Family(traits=Traits(qk_norm=True, norms_per_layer=4), layer_period=6, tied_by_default=True)
 _DEEPSEEK_V3 = Family(traits=Traits(router_bias=True))
-_QWEN3_5 = Family(traits=Traits(qk_norm=True), output_gate=True, default_state_bytes=4)
+_QWEN3_5 = Family(traits=Traits(qk_norm=True), output_gate=True, default_state_bytes=4, vision="qwen")
 _QWEN3_5_MOE = Family(
     traits=Traits(qk_norm=True, shared_expert_gate=True),
     shared_width="shared_expert_intermediate_size",
     output_gate=True,
     default_state_bytes=4,
+    vision="qwen",
 )
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(

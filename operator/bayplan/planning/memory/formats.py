@@ -54,7 +54,7 @@ class WeightFormat:
 
 
 _LOGS = "load sizes in published start logs agree within 1 % (bf16 0.2 %, fp8 0.9 %, GPTQ 0.2 %)"
-_PACKED = WeightFormat("int4", INT4_GROUP, INT4_GROUP, source="AutoGPTQ and AWQ layouts, groups of 128; " + _LOGS)
+_GROUPS_OF_128 = "groups of 128 with 16-bit scales and 4-bit zero points; " + _LOGS
 _NVFP4 = Fraction(9, 2)
 _MXFP4 = Fraction(17, 4)
 
@@ -65,10 +65,12 @@ _FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
         "fp32": WeightFormat("fp32", everything_bits=Fraction(32), source="--dtype float32 doubles weights and KV"),
         "fp8": WeightFormat("fp8", Fraction(8), Fraction(8), row_scale_bytes=4, source=_LOGS),
         "int8": WeightFormat("int8", Fraction(8), Fraction(8), row_scale_bytes=4, source="as fp8"),
-        "gptq-4bit": _PACKED,
-        "awq-4bit": _PACKED,
-        "int4": _PACKED,
-        "autoround-int4": WeightFormat("int4", INT4_GROUP, INT4_GROUP, band=Fraction(1, 5), source="groups of 128"),
+        "gptq-4bit": WeightFormat("gptq-4bit", INT4_GROUP, INT4_GROUP, source=_GROUPS_OF_128),
+        "awq-4bit": WeightFormat("awq-4bit", INT4_GROUP, INT4_GROUP, band=Fraction(1, 20), source=_GROUPS_OF_128),
+        "int4": WeightFormat("int4", INT4_GROUP, INT4_GROUP, band=Fraction(1, 10), source=_GROUPS_OF_128),
+        "autoround-int4": WeightFormat(
+            "autoround-int4", INT4_GROUP, INT4_GROUP, band=Fraction(1, 5), source="groups of 128; makers skip layers"
+        ),
         "int4-experts": WeightFormat(
             "int4-experts", None, Fraction(9, 2), band=Fraction(1, 20), source="compressed-tensors, groups of 32"
         ),

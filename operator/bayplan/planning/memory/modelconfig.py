@@ -24,13 +24,13 @@ from bayplan.planning.memory.architecture import (
 )
 from bayplan.planning.memory.families import FAMILIES, Family
 from bayplan.planning.memory.layerpattern import layer_mixers
+from bayplan.planning.memory.vision import vision_parameters
 from bayplan.planning.numbers import InvalidInput, whole
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
-_PATCH, _SIGLIP, _PIXTRAL = 14, (1152, 27, 4304, 4096), (1024, 24, 4096)
 
 
 class ConfigFields:
@@ -129,7 +129,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
         stores_tied_head=family.stores_tied_head and not fields.flag("new_decoder_architecture"),
         element_bytes=_element_bytes(fields),
         max_position_embeddings=fields.number("max_position_embeddings"),
-        vision_parameters=_vision_parameters(family.vision, hidden, config),
+        vision_parameters=vision_parameters(family.vision, config, hidden_size=hidden),
         traits=_traits(fields, family, has_experts=experts is not None),
     )
 
@@ -280,22 +280,3 @@ def _traits(fields: ConfigFields, family: Family, *, has_experts: bool) -> Trait
     if has_experts and traits.layer_scalars:
         traits = replace(traits, norms_per_layer=7, dense_beside_experts=True, router_scales=True)
     return traits
-
-
-def _vision_parameters(tower: str, hidden: int, config: Mapping[str, Any]) -> int:
-    """Parameters of the two vision towers whose sizes are fixed; a file that describes another one is not counted.
-
-    SigLIP (Gemma 3): 27 layers of width 1152 with biases, 4096 positions. Pixtral (Mistral Small 3): 24 gated layers of
-    width 1024 and a patch merger of 2 × 2.
-    """
-    if not tower or ("vision_config" in config and not config["vision_config"]):
-        return 0
-    if tower == "siglip":
-        width, layers, inner, positions = _SIGLIP
-        layer = 4 * (width * width + width) + 4 * width + 2 * width * inner + inner + width
-        embed = 3 * _PATCH**2 * width + width + positions * width
-        return layers * layer + embed + 2 * width + width * hidden + width
-    width, layers, inner = _PIXTRAL
-    layer = 4 * width * width + 3 * width * inner + 2 * width
-    projector = width + 4 * width * width + width * hidden + hidden * hidden
-    return layers * layer + 3 * _PATCH**2 * width + width + projector
