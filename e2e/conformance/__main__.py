@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated
 
+import aiohttp
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -35,12 +36,10 @@ from e2e.scenarios.stack import StackError
 
 APPLY_TO_ANSWER = "apply-to-answer"
 NAMES = (*check_names(), APPLY_TO_ANSWER)
+SERVING_FAILURES = (ClusterError, ServedModelError, StackError, TimeoutError, aiohttp.ClientError)
 EXPECTED_FAILURES = (
-    ClusterError,
     EngineError,
     KnownDifferencesError,
-    ServedModelError,
-    StackError,
     realengine.NotInstalledError,
     realengine.UnsupportedArgumentsError,
 )
@@ -62,7 +61,14 @@ class Outcome:
     simulator: Observations
     real: Observations
     served: ServedModel | None
+    served_error: str | None
+    """Why the model was not served, where that was tried and failed."""
     seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is left to explain or repair."""
+        return self.comparison.passed and self.served_error is None
 
 
 def _say(text: str) -> None:
@@ -90,7 +96,7 @@ def conformance(
         typer.echo(json.dumps(_as_json(outcome), indent=2))
     else:
         _print(outcome)
-    sys.exit(0 if outcome.comparison.passed else 1)
+    sys.exit(0 if outcome.passed else 1)
 
 
 async def _run(wanted: Sequence[str]) -> Outcome:
@@ -100,11 +106,19 @@ async def _run(wanted: Sequence[str]) -> Outcome:
     # One after the other: on few cores two busy engines would blur every timing that a check depends on.
     simulator = await observe(SIMULATOR, wanted=wanted, say=_say)
     real = await observe(REAL, wanted=wanted, say=_say)
+    served: ServedModel | None = None
+    served_error = None
+    if APPLY_TO_ANSWER in wanted:
+        try:
+            served = await apply_to_answer(say=_say)
+        except SERVING_FAILURES as error:
+            served_error = str(error)
     return Outcome(
         comparison=compare(simulator=simulator.records, real=real.records, known=known),
         simulator=simulator,
         real=real,
-        served=await apply_to_answer(say=_say) if APPLY_TO_ANSWER in wanted else None,
+        served=served,
+        served_error=served_error,
         seconds=time.monotonic() - started,
     )
 
@@ -112,11 +126,12 @@ async def _run(wanted: Sequence[str]) -> Outcome:
 def _as_json(outcome: Outcome) -> dict[str, Json]:
     result = outcome.comparison
     return {
-        "passed": result.passed,
+        "passed": outcome.passed,
         "values": result.values,
         "differences": [asdict(difference) for difference in result.differences],
         "stale": [entry.path for entry in result.stale],
         "apply_to_answer": None if outcome.served is None else asdict(outcome.served),
+        "apply_to_answer_error": outcome.served_error,
         "seconds": round(outcome.seconds, 1),
         "start_seconds": {
             "simulator": list(outcome.simulator.start_seconds),
@@ -159,6 +174,8 @@ def _print(outcome: Outcome) -> None:
             f"apply to answer on vLLM {served.engine_version}: Ready after {served.ready_seconds:.0f} s, "
             f"{served.tokens} tokens streamed from {served.address}, gone {served.gone_seconds:.0f} s after delete"
         )
+    if outcome.served_error is not None:
+        console.print(f"[red]apply to answer failed:[/] {outcome.served_error}")
     console.print(f"{outcome.seconds:.0f} s in all")
 
 

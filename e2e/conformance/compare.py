@@ -102,8 +102,8 @@ def compare(
 
     Where two answers have different statuses, only that is reported: the rest of them is not about the same thing.
     """
-    left = flatten(dict(simulator))
-    right = flatten(dict(real))
+    left = flatten(dict(simulator)) if simulator else {}
+    right = flatten(dict(real)) if real else {}
     ran = simulator.keys() & real.keys()
     paths = sorted(left.keys() | right.keys())
     incomparable = tuple(

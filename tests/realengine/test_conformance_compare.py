@@ -27,6 +27,11 @@ def test_equal_records_pass_and_every_value_is_counted():
     assert (result.values, result.differences) == (3, ())
 
 
+def test_no_check_compares_nothing():
+    result = compare(simulator={}, real={}, known=[entry("check.a")])
+    assert (result.passed, result.values) == (True, 0)
+
+
 @pytest.mark.parametrize(("left", "right"), [(1, 2), (True, 1), (1, 1.0), (None, ABSENT), ([1], [2]), ("a", None)])
 def test_a_difference_without_a_reason_fails(left, right):
     result = compare(simulator={"check": {"a": left}}, real={"check": {"a": right}}, known=())
