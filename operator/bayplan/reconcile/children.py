@@ -172,8 +172,17 @@ class ChildWriter:
             store.put(view_child(await self._port.get(resource, meta["namespace"], meta["name"])))
 
     async def _delete(self, resource: Resource, store: Store[ChildView], child: ChildView) -> None:
-        with suppress(NotFound, Conflict):
+        try:
             await self._port.delete(resource, child.key.namespace, child.key.name, uid=child.uid)
+        except NotFound:
+            pass
+        except Conflict as error:
+            # Another object has the name, or this one was changed just then: only a read tells whether it is gone.
+            with suppress(NotFound):
+                found = view_child(await self._port.get(resource, child.key.namespace, child.key.name))
+                store.put(found)
+                if found.uid == child.uid:
+                    raise WorldChangedError(f"{resource} {child.key}: {error}") from None
         store.discard(child.key, child.uid, child.resource_version)
 
 

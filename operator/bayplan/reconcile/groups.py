@@ -161,7 +161,14 @@ class GroupWriter:
             raw = await self._port.delete(
                 PODS, member.namespace, member.name, uid=member.uid, grace_seconds=REMOVAL_GRACE_SECONDS
             )
-        except (NotFound, Conflict):
+        except NotFound:
+            self._fleet.pods.discard(key, member.uid, version)
+            return
+        except Conflict as error:
+            # Another pod has the name, or this one was changed just then: only a read tells whether it is gone.
+            found = await self._reread(member.namespace, member.name)
+            if found is not None and found.uid == member.uid:
+                raise WorldChangedError(f"pod {member.name}: {error}") from None
             self._fleet.pods.discard(key, member.uid, version)
             return
         meta = raw.get("metadata") or {}

@@ -4,7 +4,8 @@ Rechecks of many groups share one set of reads. A set that is under way serves n
 began before their POST.
 
 The order of the reads matters. A pod only ever moves from unbound to bound, so unbound pods are listed first and the
-nodes' pods after that: whoever is bound in between is seen twice, never missed.
+nodes' pods after that: whoever is bound in between is seen twice, never missed. A list that is older than the group's
+own pods, or than the list before it, would miss others, too: it is refused.
 """
 
 import asyncio
@@ -12,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bayplan.api import names
-from bayplan.cluster.errors import NotFound
+from bayplan.cluster.cache import version_number
+from bayplan.cluster.errors import ApiError, NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import NODES, PODS, Key
 from bayplan.planning.inventory import Node
@@ -88,11 +90,13 @@ class Rechecker:
                 for place in ticket.group.assignment.ranks
             }
         )
-        unbound = await self._pods(UNBOUND, label_selector=names.LABEL_MODEL)
+        members = [member for ticket in batch for member in ticket.group.members]
+        written = max((version_number(member.resource_version) for member in members), default=0)
+        unbound, listed = await self._pods(UNBOUND, not_before=written, label_selector=names.LABEL_MODEL)
         heads = await asyncio.gather(*(self._pod(key) for key in _unseen_heads(unbound)))
         nodes = await asyncio.gather(*(self._node(name) for name in wanted))
-        bound = await asyncio.gather(*(self._pods(f"spec.nodeName={name}") for name in wanted))
-        pods = [*unbound, *(head for head in heads if head is not None), *(pod for found in bound for pod in found)]
+        bound = await asyncio.gather(*(self._pods(f"spec.nodeName={name}", not_before=listed) for name in wanted))
+        pods = [*unbound, *(head for head in heads if head is not None), *(pod for found, _ in bound for pod in found)]
         return LiveReads.of((node for node in nodes if node is not None), pods)
 
     async def _pod(self, key: Key) -> LivePod | None:
@@ -108,12 +112,19 @@ class Rechecker:
             return None
         return node_from_api(raw, topology=self._topology)
 
-    async def _pods(self, field_selector: str, label_selector: str | None = None) -> list[LivePod]:
+    async def _pods(
+        self, field_selector: str, *, not_before: int, label_selector: str | None = None
+    ) -> tuple[list[LivePod], int]:
+        """List pods; return them and the version of the list."""
         found: list[LivePod] = []
+        version = 0
         pages = self._port.list_pages(PODS, field_selector=field_selector, label_selector=label_selector)
-        async for items, _ in pages:
+        async for items, listed in pages:
+            version = version_number(listed)
+            if version < not_before:
+                raise ApiError(f"the server lists pods as of version {version}, but {not_before} was seen before")
             found += [view_pod(raw).live() for raw in items]
-        return found
+        return found, version
 
 
 def _unseen_heads(unbound: Sequence[LivePod]) -> set[Key]:
