@@ -59,7 +59,7 @@ async def test_a_bound_replica_warms_by_a_real_generation_and_only_then_counts_a
     cluster.schedule()
     cluster.kubelets()
     cluster.engine.at[cluster.address(cluster.pod_names()[0])].generation_error = "no kernel"
-    await cluster.settle()
+    await cluster.advance(1)  # mere progress is written within a second
     assert counts(cluster, key) == (1, 1, 0, 1, 0, 0)
     assert cluster.reason(key, "Placed") == ("True", "Placed")
     assert cluster.reason(key, "Warm") == ("False", "WarmupRunning")

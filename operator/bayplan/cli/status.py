@@ -93,7 +93,7 @@ def _render(raws: list[Json], name: str | None) -> Any:
 def _shown(raw: Json) -> ShownModel:
     view = view_model(raw)
     served = raw.get("spec", {}).get("model", {}).get("name", "?")
-    return ShownModel(view.key.namespace, view.key.name, str(served), view.generation, view.status)
+    return ShownModel(view.key.namespace, view.key.name, str(served), view.generation, view.read_status())
 
 
 def _plain(raw: Json) -> dict[str, Any]:

@@ -8,17 +8,15 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from bayplan.api import names
-from bayplan.api.conditions import Condition, ConditionType, Reason
+from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
 from bayplan.api.revision import revision_hash, template_hash
 from bayplan.api.validation import FieldError, check_name, parse_spec, summarize
 from bayplan.cluster.cache import Store
 from bayplan.cluster.controller import Result
-from bayplan.cluster.errors import Conflict, NotFound
 from bayplan.cluster.port import Port
-from bayplan.cluster.resources import INFERENCE_MODELS, Key
+from bayplan.cluster.resources import Key
 from bayplan.planning.members import GroupLimits
 from bayplan.planning.replicas import Backoff, Target
 from bayplan.planning.topology import DEFAULT_TOPOLOGY, HOST, Topology
@@ -28,11 +26,12 @@ from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
 from bayplan.reconcile.groups import GroupWriter
 from bayplan.reconcile.modelpass import ModelPass
 from bayplan.reconcile.modelstatus import Situation, build_status, invalid_status
-from bayplan.reconcile.modelview import ModelView, view_model
+from bayplan.reconcile.modelview import ModelView
 from bayplan.reconcile.plan import ModelPlan, plan_model
 from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.release import Rechecker
+from bayplan.reconcile.statuswriter import EventSink, Standing, StatusWriter, is_warning
 from bayplan.reconcile.tools import Tools, Wish
 from bayplan.reconcile.warmup import WarmupTracker
 from bayplan.telemetry.engine import EnginePort
@@ -41,13 +40,6 @@ logger = logging.getLogger(__name__)
 
 CAPACITY_DELAY_SECONDS = 0.2
 """Freed capacity is looked at once for a burst of events."""
-
-
-class EventSink(Protocol):
-    """Where events about objects go; never blocks, never fails."""
-
-    def emit(self, view: ModelView, *, reason: str, message: str, warning: bool) -> None:
-        """Record one event."""
 
 
 class KeyQueue(Protocol):
@@ -102,6 +94,7 @@ class InferenceModelReconciler:
         self._fleet = fleet
         self._quotas = quotas
         self._events = events
+        self._statuses = StatusWriter(port, models, events, now=now)
         self._settings = settings
         self._now = now
         self._known: dict[str, _Known] = {}
@@ -147,12 +140,15 @@ class InferenceModelReconciler:
             return Result()
         known = self._read(view)
         if isinstance(known.parsed, list):
-            status = invalid_status(summarize(known.parsed), view.status, generation=view.generation, now=self._now())
-            await self._write(view, status)
+            standing = Standing.of(view)
+            message = summarize(known.parsed)
+            status = invalid_status(message, standing.status, generation=view.generation, now=self._now())
+            await self._statuses.write(standing, status)
             return Result()
-        return await self._act(view, known, known.parsed)
+        return await self._act(Standing.of(view), known, known.parsed)
 
-    async def _act(self, view: ModelView, known: _Known, spec: InferenceModelSpec) -> Result:
+    async def _act(self, standing: Standing, known: _Known, spec: InferenceModelSpec) -> Result:
+        view = standing.view
         plan = self._plan(view, known, spec)
         target = Target(
             replicas=spec.wanted_replicas,
@@ -163,24 +159,26 @@ class InferenceModelReconciler:
         )
         wish = Wish(model=view.identity, spec=spec, target=target, plan=plan)
         work = ModelPass(self._tools, wish, view.key, changed=lambda: self._enqueue(view.key))
-        if not view.status.conditions and target.replicas:
+        if not standing.status.conditions and target.replicas:
             # Reserving takes many requests; a GitOps tool takes an object without a status for done.
-            view = await self._write(view, self._status(view, wish, work))
+            standing = await self._statuses.write(standing, self._status(standing, wish, work))
         await work.run()
         for reason, message in work.findings.notes:
-            self._events.emit(view, reason=reason, message=message, warning=reason in _WARNINGS)
+            self._events.emit(view, reason=reason, message=message, warning=is_warning(reason))
         self._report_strangers(view)
-        status = self._status(view, wish, work)
+        status = self._status(standing, wish, work)
         if status.pending_replicas:
             self._pending.add(view.key)
         else:
             self._pending.discard(view.key)
-        await self._write(view, status)
+        unwritten = await self._statuses.write_in_time(standing, status)
         if work.findings.error is not None:
             raise work.findings.error
-        return Result(requeue_after=min(work.findings.waits, default=None))
+        waits = [*work.findings.waits, *(() if unwritten is None else (unwritten,))]
+        return Result(requeue_after=min(waits, default=None))
 
-    def _status(self, view: ModelView, wish: Wish, work: ModelPass) -> InferenceModelStatus:
+    def _status(self, standing: Standing, wish: Wish, work: ModelPass) -> InferenceModelStatus:
+        view = standing.view
         situation = Situation(
             name=view.key.name,
             generation=view.generation,
@@ -196,13 +194,13 @@ class InferenceModelReconciler:
                 if group.stage is Stage.WARMING and (seen := self._tools.warmups.observe(group)) is not None
             },
         )
-        return build_status(situation, view.status, now=self._now())
+        return build_status(situation, standing.status, now=self._now())
 
     def _read(self, view: ModelView) -> _Known:
         known = self._known.get(view.uid)
         if known is not None and known.generation == view.generation:
             return known
-        parsed = parse_spec(view.spec)
+        parsed = parse_spec(view.read_spec())
         if isinstance(parsed, InferenceModelSpec):
             faults = [*self._level_faults(parsed)]
             named = check_name(view.key.name)
@@ -237,46 +235,6 @@ class InferenceModelReconciler:
         self._plan_cache[view.uid] = (version, plan)
         return plan
 
-    # --- status and events -----------------------------------------------------------------------------------------
-
-    async def _write(self, view: ModelView, status: InferenceModelStatus) -> ModelView:
-        """Apply the status if it differs from what the cache shows; one field manager owns all of it.
-
-        Returns the model as it then stands.
-        """
-        if status == view.status:
-            return view
-        body = {"status": status.to_wire()}
-        try:
-            raw = await self._port.apply(
-                INFERENCE_MODELS,
-                view.key.namespace,
-                view.key.name,
-                {"metadata": {"uid": view.uid}, **body},
-                manager=names.MANAGER_STATUS,
-                subresource="status",
-            )
-        except (NotFound, Conflict):
-            return view
-        self._emit_changes(view, status)
-        written = view_model(raw)
-        self._models.put(written)
-        return written
-
-    def _emit_changes(self, view: ModelView, status: InferenceModelStatus) -> None:
-        before = {condition.type: condition for condition in view.status.conditions}
-        told: set[str] = set()
-        for condition in status.conditions:
-            old = before.get(condition.type)
-            if old is not None and (old.status, old.reason) == (condition.status, condition.reason):
-                continue
-            if condition.type in (ConditionType.RECONCILING, ConditionType.STALLED) or _starts_well(old, condition):
-                continue
-            if condition.reason in told:
-                continue  # Ready repeats what blocks it
-            told.add(condition.reason)
-            self._events.emit(view, reason=condition.reason, message=condition.message, warning=_is_warning(condition))
-
     def _report_strangers(self, view: ModelView) -> None:
         """Pods with our labels for this model but another owner are reported once, and never adopted."""
         for pod in self._fleet.pods.by_index(BY_MODEL, f"{view.key.namespace}/{view.key.name}"):
@@ -306,7 +264,7 @@ class InferenceModelReconciler:
                 self._forget(old.key, old)
                 self._wake_pending()
             return
-        behind = new.status.observed_generation != new.generation
+        behind = new.observed_generation != new.generation
         if old is None or old.generation != new.generation or old.deleting != new.deleting or behind:
             self._enqueue(new.key)
 
@@ -362,33 +320,4 @@ class InferenceModelReconciler:
             self._known.pop(view.uid, None)
             self._plan_cache.pop(view.uid, None)
             self._tools.holds.pop(view.uid, None)
-
-
-_WARNINGS = frozenset(
-    {
-        Reason.INVALID_SPEC,
-        Reason.INSUFFICIENT_MEMORY,
-        Reason.NO_LAYOUT,
-        Reason.INSUFFICIENT_GPU,
-        Reason.FRAGMENTED_CAPACITY,
-        Reason.NO_NODE_MATCHES,
-        Reason.NO_NODE_MATCHES_TOPOLOGY,
-        Reason.NO_MATCHING_GPU,
-        Reason.QUOTA_EXCEEDED,
-        Reason.ADMISSION_DENIED,
-        Reason.UNSCHEDULABLE,
-        Reason.WARMUP_FAILED,
-        Reason.ENGINE_FAILED,
-        Reason.IMAGE_PULL_ERROR,
-        Reason.OVERRIDDEN,
-    }
-)
-
-
-def _is_warning(condition: Condition) -> bool:
-    return condition.reason in _WARNINGS
-
-
-def _starts_well(old: Condition | None, condition: Condition) -> bool:
-    """A condition that is fine from the first moment is no news."""
-    return old is None and condition.status == "True" and condition.reason not in _WARNINGS
+            self._statuses.forget(view.uid)
