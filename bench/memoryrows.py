@@ -227,13 +227,12 @@ def _flags(row: Row, version: EngineVersion | None) -> EngineFlags | None:
     block = re.search(r"\bblock(?:_size)? (\d+)\b", note)
     draft = re.search(r"\bMTP (\d+)|mtp([1-9])\b", f"{note} {row['source']}")
     backend = re.search(r"\b(ROCM_ATTN)\b", note)
-    whole = {
-        name: int(row[name]) for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens") if row.get(name)
-    }
     try:
         return EngineFlags(
             version=version,
-            **whole,
+            max_model_len=_whole(row, "max_model_len"),
+            max_num_seqs=_whole(row, "max_num_seqs"),
+            max_num_batched_tokens=_whole(row, "max_num_batched_tokens"),
             gpu_memory_utilization=Fraction(row["gpu_memory_utilization"]) if row["gpu_memory_utilization"] else None,
             kv_cache_dtype={"": "auto", "bf16": "bfloat16"}.get(row["kv_dtype"], row["kv_dtype"]),
             dtype="float32" if row["quant"] == "fp32" else "auto",
@@ -244,6 +243,10 @@ def _flags(row: Row, version: EngineVersion | None) -> EngineFlags | None:
         )
     except InvalidInput:
         return None
+
+
+def _whole(row: Row, column: str) -> int | None:
+    return int(row[column]) if row.get(column) else None
 
 
 def _format(row: Row, model: CatalogueModel | None) -> WeightFormat | None:

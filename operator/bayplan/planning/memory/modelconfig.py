@@ -61,6 +61,12 @@ class ConfigFields:
             return 1
         return value
 
+    def require(self, name: str) -> None:
+        """Raise UnknownArchitecture naming every field that was needed so far and is not there."""
+        if self.missing:
+            missing = tuple(self.missing)
+            raise UnknownArchitecture(name, missing, f"{name} needs {', '.join(missing)} in its config.json")
+
     def flag(self, name: str, *, default: bool = False) -> bool:
         """A true or false; raises InvalidInput for anything else."""
         value = self.raw(name)
@@ -103,15 +109,14 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
     layer_count = _layer_count(fields)
     hidden = fields.needed("hidden_size")
     vocabulary = fields.needed("vocab_size")
+    fields.require(name)
     experts = _experts(fields, family)
     latent = _latent(fields)
     mixers = layer_mixers(fields, family, layers=layer_count, latent=latent is not None)
     attention = _attention(fields, family, hidden=hidden, latent=latent, mixers=mixers)
     blocks = _feed_forwards(fields, layers=layer_count, has_experts=experts is not None, name=name)
     linear, mamba = _linear(fields, family, mixers), _mamba(fields, family, mixers)
-    if fields.missing:
-        missing = tuple(fields.missing)
-        raise UnknownArchitecture(name, missing, f"{name} needs {', '.join(missing)} in its config.json")
+    fields.require(name)
     return ModelArchitecture(
         name=name,
         layers=tuple(Layer(mixer, block) for mixer, block in zip(mixers, blocks, strict=True)),

@@ -193,3 +193,16 @@ def _rank_share(
     """Part of these tensors that one rank holds."""
     whole = class_bytes(items, model, _PLAIN, None)
     return Fraction(1) if not whole else class_bytes(items, model, _PLAIN, ranks, padding) / whole
+
+
+def measured_for(
+    weights: MeasuredWeights, model: ModelArchitecture, *, measured: ParallelLayout, wanted: ParallelLayout
+) -> MeasuredWeights:
+    """A measured load carried over to another layout, in proportion to what the first stage's rank holds."""
+
+    def held(ranks: ParallelLayout) -> Fraction:
+        stage = ranks.stages(len(model.layers))[0]
+        parts = _parts(model, None, ranks, stage, draft_layers=False)
+        return sum((class_bytes(items, model, _PLAIN, ranks) for items, _ in parts), start=Fraction(0))
+
+    return MeasuredWeights(weights.gib_per_gpu * held(wanted) / held(measured))

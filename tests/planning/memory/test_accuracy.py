@@ -1,0 +1,133 @@
+"""The benchmark on a small excerpt of published start logs (observed.csv; each row names its source and address)."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from bayplan.planning.memory.versions import EngineVersion
+from bench import memory_accuracy
+from bench.memoryrows import observations, read_rows
+
+ROWS = Path(__file__).parent / "observed.csv"
+DIED_IN_GRAPH_CAPTURE = {"kv045", "kv177"}
+
+
+@pytest.fixture
+def started_or_refused(tmp_path: Path) -> Path:
+    """The excerpt without the two engines that passed the cache check and died afterwards."""
+    return write(tmp_path, [row for row in read_rows(ROWS) if row["id"] not in DIED_IN_GRAPH_CAPTURE])
+
+
+def write(folder: Path, rows: list[dict[str, str]]) -> Path:
+    path = folder / "rows.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def test_every_bar_is_met_on_the_excerpt(started_or_refused: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = memory_accuracy.main(["--rows", str(started_or_refused), "--json"])
+    report = json.loads(capsys.readouterr().out)
+
+    assert report["missed"] == []
+    assert code == 0
+    strata = report["strata"]
+    assert set(strata) == {"layout", "nvidia", "nvidia_estimated", "hybrid", "amd", "weights", "verdict"}
+    for name in ("layout", "nvidia", "nvidia_estimated", "hybrid", "amd"):
+        assert {"n", "tokens_median", "tokens_p90", "kv_gib_median", "kv_gib_p90"} <= set(strata[name])
+    assert {name: strata[name]["n"] for name in ("layout", "nvidia", "hybrid", "amd")} == {
+        "layout": 8,
+        "nvidia": 7,
+        "hybrid": 1,
+        "amd": 3,
+    }
+    assert report["verdict"]["right"] == report["verdict"]["n"] > 0
+    assert report["verdict"]["false_fit"] == 0
+
+
+def test_engines_that_die_in_graph_capture_were_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [row for row in read_rows(ROWS) if row["id"] in DIED_IN_GRAPH_CAPTURE]
+    memory_accuracy.main(["--rows", str(write(tmp_path, rows)), "--json"])
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+
+    assert (verdict["n"], verdict["right"], verdict["warned"], verdict["false_fit"]) == (2, 0, 2, 0)
+
+
+def test_the_table_names_peers_and_worst_rows(started_or_refused: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    memory_accuracy.main(["--rows", str(started_or_refused)])
+    printed = capsys.readouterr().out
+
+    for text in ("KAITO", "GPUStack", "aiconfigurator", "sampler peak", "kv137", "every bar is met"):
+        assert text in printed
+
+
+def test_a_missed_bar_is_named_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    doubled = [
+        {**row, "reported_kv_tokens": str(int(row["reported_kv_tokens"]) * 2) if row["reported_kv_tokens"] else ""}
+        for row in read_rows(ROWS)
+    ]
+    wrong = write(tmp_path, doubled)
+
+    assert memory_accuracy.main(["--rows", str(wrong), "--json"]) == 1
+    assert any("layout.tokens_median" in text for text in json.loads(capsys.readouterr().out)["missed"])
+
+
+def test_a_file_of_another_form_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "rows.csv"
+    other.write_text("a,b\n1,2\n", encoding="utf-8")
+
+    assert memory_accuracy.main(["--rows", str(other)]) == 2
+    assert "lacks the columns" in capsys.readouterr().err
+    assert memory_accuracy.main(["--rows", str(tmp_path / "none.csv")]) == 2
+
+
+def row(**changes: str) -> dict[str, str]:
+    blank = dict.fromkeys(read_rows(ROWS)[0], "")
+    return {**blank, "id": "x", "source": "s", "tp": "1", "gpu": "H100", "model": "Qwen/Qwen3-14B", **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "version"),
+    [
+        ({"vllm_version": "0.19.0"}, EngineVersion(0, 19, 0)),
+        ({"source": "vllm-project/vllm#23278"}, EngineVersion(0, 10, 1)),
+        ({"source": "blog/2026-05-03.md"}, EngineVersion(0, 20, 1)),
+        ({"note": "V0; 100 blocks x 16"}, EngineVersion(0, 6, 0)),
+        ({}, EngineVersion(0, 8, 5)),
+    ],
+)
+def test_a_version_is_taken_from_the_best_evidence(changes: dict[str, str], version: EngineVersion) -> None:
+    (found,) = observations([row(**changes)])
+
+    assert found.version == version
+
+
+def test_a_name_of_two_gpus_means_the_one_that_holds_the_row() -> None:
+    small, large = observations(
+        [row(gpu="A100", reported_kv_gib_per_gpu="10"), row(gpu="A100", reported_kv_gib_per_gpu="45")]
+    )
+
+    assert small.gpu is not None
+    assert large.gpu is not None
+    assert (small.gpu.marketed_gb, large.gpu.marketed_gb) == (40, 80)
+
+
+def test_notes_carry_what_columns_do_not() -> None:
+    (found,) = observations([row(tp="8", note="block_size 128; decode_context_parallel=4; MTP 3 tokens; ROCM_ATTN")])
+
+    assert found.ranks is not None
+    assert found.flags is not None
+    assert found.ranks.decode_context == 4
+    assert (found.flags.block_size, found.flags.speculative_tokens) == (128, 3)
+    assert found.flags.attention_backend == "ROCM_ATTN"
+
+
+def test_rows_without_what_is_needed_say_what_they_lack() -> None:
+    unknown, draft = observations([row(model="banana", gpu="", tp=""), row(note="DFlash drafter")])
+
+    assert unknown.reasons == ("model not known", "GPU not stated", "tensor width not stated")
+    assert draft.unknown_draft
