@@ -127,9 +127,9 @@ class HttpEngine:
             async with session.request(
                 method, _url(address, path), json=body, timeout=timeout, allow_redirects=False
             ) as response:
-                raw = await response.content.read(MAX_ANSWER_BYTES + 1)
-                while not response.content.at_eof() and len(raw) <= MAX_ANSWER_BYTES:
-                    raw += await response.content.read(MAX_ANSWER_BYTES + 1 - len(raw))
+                answer = bytearray()
+                while not response.content.at_eof() and len(answer) <= MAX_ANSWER_BYTES:
+                    answer += await response.content.read(MAX_ANSWER_BYTES + 1 - len(answer))
         except aiohttp.ClientConnectorError as error:
             # Only a refusal says that nothing listens; no route or no free socket says nothing about the engine.
             refused = isinstance(error.os_error, ConnectionRefusedError)
@@ -138,6 +138,7 @@ class HttpEngine:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             text = f"{path}: {type(error).__name__} after at most {timeout_seconds:g} s"
             raise EngineUnreachableError(text) from None
+        raw = bytes(answer)
         if len(raw) > MAX_ANSWER_BYTES:
             raise EngineError(f"{path} answered with more than {MAX_ANSWER_BYTES} bytes")
         if response.status != 200:
