@@ -57,7 +57,7 @@ async def bench() -> Bench:
 
 
 async def started(bench: Bench) -> Standing:
-    return await bench.writer.write(Standing.of(bench.view), bench.status())
+    return await bench.writer.write(Standing(bench.view), bench.status())
 
 
 async def test_equal_status_is_not_written(bench: Bench) -> None:
@@ -124,7 +124,7 @@ async def test_a_process_that_wrote_nothing_yet_writes_at_once(bench: Bench) -> 
 async def test_a_clock_set_back_delays_by_a_second_at_most(bench: Bench) -> None:
     ahead = [timedelta(hours=1)]
     writer = StatusWriter(bench.api, bench.models, bench.told, now=lambda: bench.now() + ahead[0])
-    standing = await writer.write(Standing.of(bench.view), bench.status())
+    standing = await writer.write(Standing(bench.view), bench.status())
     ahead[0] = timedelta()
     assert await writer.write_in_time(standing, bench.status(warming_replicas=1)) == PROGRESS_SECONDS
 

@@ -140,12 +140,12 @@ class InferenceModelReconciler:
             return Result()
         known = self._read(view)
         if isinstance(known.parsed, list):
-            standing = Standing.of(view)
+            standing = Standing(view)
             message = summarize(known.parsed)
             status = invalid_status(message, standing.status, generation=view.generation, now=self._now())
             await self._statuses.write(standing, status)
             return Result()
-        return await self._act(Standing.of(view), known, known.parsed)
+        return await self._act(Standing(view), known, known.parsed)
 
     async def _act(self, standing: Standing, known: _Known, spec: InferenceModelSpec) -> Result:
         view = standing.view

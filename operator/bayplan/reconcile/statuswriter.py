@@ -7,7 +7,8 @@ through a dozen states, and each write costs the API server as much as a pod.
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import Protocol
 
 from bayplan.api import names
 from bayplan.api.conditions import Condition, ConditionType, Reason
@@ -28,16 +29,16 @@ class EventSink(Protocol):
         """Record one event."""
 
 
-class Standing(NamedTuple):
-    """A model as it stands, with its status read."""
+class Standing:
+    """A model as it stands. Its status is read when it is first asked for: mostly nobody asks after the last write."""
 
-    view: ModelView
-    status: InferenceModelStatus
+    def __init__(self, view: ModelView) -> None:
+        self.view = view
 
-    @classmethod
-    def of(cls, view: ModelView) -> "Standing":
-        """Read the status of a model."""
-        return cls(view, view.read_status())
+    @cached_property
+    def status(self) -> InferenceModelStatus:
+        """The status as stored."""
+        return self.view.read_status()
 
 
 class StatusWriter:
@@ -70,7 +71,7 @@ class StatusWriter:
         self._tell(standing, status)
         written = view_model(raw)
         self._models.put(written)
-        return Standing.of(written)
+        return Standing(written)
 
     async def write_in_time(self, standing: Standing, status: InferenceModelStatus) -> float | None:
         """Write a status, but mere progress not sooner than a second after the last write.
