@@ -187,6 +187,8 @@ class Engine:
         started = time.monotonic()
         while True:
             state = [await self._probe("/health"), await self._probe("/v1/models")]
+            if await self._probe("/health") != state[0]:
+                continue  # it changed between the two questions: they are not about the same moment
             if not self.states or self.states[-1] != state:
                 self.states.append(state)
             if state == ["200", "200"]:

@@ -253,7 +253,7 @@ class EngineServer:
         with_usage = body.stream_options is not None and body.stream_options.include_usage
         response = web.StreamResponse(headers=_EVENT_STREAM)
         await response.prepare(request)
-        await response.write((renderer.usage_chunk(Usage(0, 0)) if with_usage else b"") + DONE)
+        await response.write((renderer.usage_chunk(usage) if with_usage else b"") + DONE)
         await response.write_eof()
         return response
 

@@ -184,6 +184,8 @@ def _described(answer: Answer) -> dict[str, Json]:
         if isinstance(content, dict):
             seen["usage"] = {key: content["usage"][key] for key in ("prompt_tokens", "completion_tokens")}
         return seen
+    if answer.status < 400:
+        return seen  # a redirect: its body is nobody's business
     seen["content type"] = answer.content_type
     seen["body"] = shape(content)
     error = content.get("error") if isinstance(content, dict) else None

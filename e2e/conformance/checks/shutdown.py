@@ -29,6 +29,23 @@ def _end(streamed: Streamed, *, whole: int) -> dict[str, Json]:
     }
 
 
+def describe_cut(streamed: Streamed) -> dict[str, Json]:
+    """How a stream ended that was cut.
+
+    The real engine has two ways, and which one comes is a race between its core and its HTTP server: a last chunk with
+    finish reason `abort`, or an event with an `error` in place of a chunk. Both look like a normal end from outside.
+    """
+    aborted = streamed.finish_reasons == ["abort"]
+    failed = not streamed.finish_reasons and any("error" in chunk for chunk in streamed.events.chunks())
+    return {
+        "status": streamed.status,
+        "framed": streamed.events.framed,
+        "ends with [DONE]": streamed.events.done,
+        "closed cleanly": streamed.closed_cleanly,
+        "abort or error, never a finish": aborted or failed,
+    }
+
+
 async def _ask(engine: Engine, path: str, body: dict[str, object] | None = None) -> dict[str, Json]:
     try:
         answer = await engine.call("GET" if body is None else "POST", path, json=body)
@@ -67,7 +84,7 @@ async def observe_cut(engine: Engine) -> Record:
     for opened in open_streams.values():
         await opened.first.wait()
     engine.main_process().send_signal(signal.SIGTERM)
-    ends = {name: _end(await opened.result(), whole=LONG) for name, opened in open_streams.items()}
+    ends = {name: describe_cut(await opened.result()) for name, opened in open_streams.items()}
     code = await engine.wait_exit()
     return {
         "streams": ends,
