@@ -10,7 +10,7 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-ind
 	--python-version 3.11 --exclude-newer "7 days" --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test check check-static check-unit up down crds real-engine conformance lock clean
+.PHONY: help setup demo demo-all test check check-static check-unit up down crds bench real-engine conformance lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ down: $(STAMP) ## End the cluster that `make up` left running
 
 crds: $(STAMP) ## Generate the CRDs and what else comes from the models
 	$(RUN) $(EMIT)
+
+bench: $(STAMP) ## Measure the operator on a real control plane (15 minutes)
+	$(RUN) -m bench.reconcile --objects 1000 --rate 20 --placed 200 --restart --quiet 60 --failover --baseline
+	$(RUN) -m bench.reconcile --objects 2000 --foreign-pods 5000 --failover
 
 real-engine: $(STAMP) ## Install a real vLLM (CPU, 6 GB) with a tiny model into the cache
 	$(RUN) -m e2e.realengine install
