@@ -218,3 +218,25 @@ async def test_a_key_reconciled_too_often_in_a_window_is_reported(runs: int, hot
 def test_no_workers_is_refused() -> None:
     with pytest.raises(ValueError, match="workers must be at least 1"):
         Controller("model", Script(), workers=0)
+
+
+async def test_what_changed_while_nobody_led_goes_before_the_rest_of_the_sweep() -> None:
+    script, keys = Script(), tuple(Key("ns", f"m{number}") for number in range(9))
+    late = keys[-1]
+    control = Controller("model", script, keys=lambda: keys, urgent=lambda key: key == late, workers=1)
+    control.start()
+    await settle()
+    assert script.seen == [late, *keys[:-1]]
+    await control.stop(limit_seconds=1)
+
+
+async def test_a_sweep_with_nothing_to_do_leaves_the_loop_to_others() -> None:
+    script = Script()
+    control = controller(script, FakeClock(), keys=tuple(Key("ns", f"m{number}") for number in range(500)), workers=4)
+    control.start()
+    turns = 0
+    while len(script.seen) < 500:
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 100
+    await control.stop(limit_seconds=1)

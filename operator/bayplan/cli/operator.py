@@ -119,6 +119,7 @@ async def run_operator(
             names.INFERENCEMODEL_KIND,
             reconciler.reconcile,
             keys=models.keys,
+            urgent=reconciler.is_behind,
             workers=configuration.workers,
             clock=clock,
             observer=metrics.of_controller(names.INFERENCEMODEL_KIND),

@@ -47,7 +47,7 @@ class _Silent:
 
 
 class Controller:
-    """Reconciles the keys of `kind`; `keys` lists all there are.
+    """Reconciles the keys of `kind`; `keys` lists all there are, `urgent` picks those that a sweep must not delay.
 
     Before `start`, keys added are dropped: the sweep at the start covers them.
     """
@@ -58,6 +58,7 @@ class Controller:
         reconcile: Reconcile,
         *,
         keys: Callable[[], Iterable[Key]] = tuple,
+        urgent: Callable[[Key], bool] = lambda _: False,
         workers: int = WORKERS,
         clock: Clock | None = None,
         observer: ControllerObserver | None = None,
@@ -69,6 +70,7 @@ class Controller:
         self.queue: WorkQueue[Key] = WorkQueue(clock=clock, observer=queue_observer)
         self._reconcile = reconcile
         self._keys = keys
+        self._urgent = urgent
         self._workers = workers
         self._clock = clock or SystemClock()
         self._observer = observer or _Silent()
@@ -102,9 +104,9 @@ class Controller:
         self.sweep()
 
     def sweep(self) -> None:
-        """Queue every key there is behind all changes."""
+        """Queue every key there is behind all changes; what changed while nobody led is one of these."""
         for key in self._keys():
-            self.queue.add(key, lane=Lane.SWEEP)
+            self.queue.add(key, lane=Lane.CHANGE if self._urgent(key) else Lane.SWEEP)
 
     async def stop(self, *, limit_seconds: float) -> None:
         """Let keys in flight finish for at most `limit_seconds`, then cancel them."""
@@ -128,6 +130,8 @@ class Controller:
                 await self._run(key)
             finally:
                 self.queue.done(key)
+            # A reconcile that finds nothing to do never waits: a sweep of thousands would hold the loop for seconds.
+            await asyncio.sleep(0)
 
     async def _run(self, key: Key) -> None:
         started = self._clock.time()

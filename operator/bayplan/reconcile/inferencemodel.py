@@ -124,6 +124,11 @@ class InferenceModelReconciler:
         """Whether a uid is that of an InferenceModel: only then do a pod's annotations count as a reservation."""
         return bool(uid) and self._models.by_uid(uid) is not None
 
+    def is_behind(self, key: Key) -> bool:
+        """Whether the stored status is about an older spec than the present one, or about none."""
+        view = self._models.get(key)
+        return view is not None and view.observed_generation != view.generation
+
     async def close(self) -> None:
         """End background work."""
         await self._tools.warmups.close()
@@ -264,8 +269,7 @@ class InferenceModelReconciler:
                 self._forget(old.key, old)
                 self._wake_pending()
             return
-        behind = new.observed_generation != new.generation
-        if old is None or old.generation != new.generation or old.deleting != new.deleting or behind:
+        if old is None or old.generation != new.generation or old.deleting != new.deleting or self.is_behind(new.key):
             self._enqueue(new.key)
 
     def _pod_changed(self, old: PodView | None, new: PodView | None) -> None:
