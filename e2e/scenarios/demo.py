@@ -23,7 +23,8 @@ from e2e.scenarios.narration import (
 from e2e.scenarios.stack import INVENTORIES, Stack, StackError, stack
 
 MODELS = Path("e2e/scenarios/models")
-STREAM_TOKENS = 400
+STREAM_TOKENS = 1200
+"""About 15 s of stream: longer than a busy machine takes to start draining."""
 
 
 class Demo:
