@@ -91,6 +91,7 @@ async def _takeovers(running: System, leader: Measured, progress: Bars) -> list[
     found: list[Figures] = []
     for name, end in (("failover", running.kill), ("handover", running.stop)):
         standby = await running.start_operator()
+        await running.warm(standby)
         progress.note(f"{name}: the leader ends")
         found.append(await phases.takeover(running, leader, standby, name=name, end=partial(end, leader)))
         leader = standby

@@ -39,6 +39,9 @@ from e2e.scenarios.stack import (
 
 START_SECONDS = 120.0
 POLL_SECONDS = 0.1
+WARM_PERIOD_SECONDS = 1.0
+WARM_SHARE = 0.05
+"""A standby that uses less of a processor than this has taken in all that there is."""
 NEVER_SECONDS = 86400
 """Nobody renews the Leases of hollow nodes, so none is ever given up."""
 BARRIER = "caches complete after "
@@ -197,6 +200,19 @@ class System:
     async def leads(self, operator: Measured) -> None:
         """Wait until an operator is the leader."""
         await wait_for_line(operator.process, LEADS, START_SECONDS)
+
+    async def warm(self, operator: Measured) -> None:
+        """Wait until a standby has taken in everything and only follows: its processor time stands still."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + START_SECONDS
+        before = operator.cpu_seconds()
+        while loop.time() < until:
+            await asyncio.sleep(WARM_PERIOD_SECONDS)
+            now = operator.cpu_seconds()
+            if now - before < WARM_SHARE * WARM_PERIOD_SECONDS:
+                return
+            before = now
+        raise BenchError(f"{operator.process.name} does not come to rest")
 
     def barrier_seconds(self, operator: Measured) -> float:
         """How long an operator took to list everything, as it says itself."""
