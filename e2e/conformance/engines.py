@@ -28,8 +28,8 @@ MAX_MODEL_LEN = 1024
 MAX_NUM_SEQS = 4
 KV_BYTES_PER_TOKEN = 1024
 """Of the tiny model: 4 layers x keys and values x 2 heads x 32 numbers x 2 bytes."""
-READY_SECONDS = 420.0
-EXIT_SECONDS = 60.0
+READY_SECONDS = 900.0
+EXIT_SECONDS = 120.0
 POLL_SECONDS = 0.05
 METRICS_SECONDS = 10.0
 

@@ -16,7 +16,7 @@ from e2e.localcluster import ApiError, KubeApi
 from e2e.scenarios.stack import INVENTORIES, stack
 
 MANIFEST = Path(__file__).with_name("tiny-model.yaml")
-READY_SECONDS = 600.0
+READY_SECONDS = 900.0
 GONE_SECONDS = 120.0
 TOKENS = 40
 ONLY_SIMULATED = "/_enginesim/faults"
