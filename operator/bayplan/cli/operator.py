@@ -36,6 +36,7 @@ from bayplan.cluster.resources import (
 )
 from bayplan.cluster.resync import Resync
 from bayplan.cluster.runtime import Runtime
+from bayplan.cluster.servertime import ServerTime
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
 from bayplan.reconcile.fleet import Fleet, node_store, pod_store, view_node
 from bayplan.reconcile.inferencemodel import InferenceModelReconciler
@@ -72,14 +73,21 @@ async def run_operator(
 ) -> int:
     """Run the operator until it is stopped or has to end; return the exit code.
 
-    `now` dates what is written, `clock` drives Lease, queue and streams, `sleep` paces the scrapes of engines.
+    `now` is the machine's date, which counts until the API server has told its own; `clock` drives Lease, queue and
+    streams, `sleep` paces the scrapes of engines.
     """
     clock = clock or SystemClock()
+    server_time = ServerTime(clock, local=now)
+    now = server_time.now
     times = configuration.api_server.times()
     metrics = Metrics()
     engine = HttpEngine()
     async with ApiClient(
-        credentials, clock=clock, timeout_seconds=times.request, on_request=metrics.request_made
+        credentials,
+        clock=clock,
+        timeout_seconds=times.request,
+        on_request=metrics.request_made,
+        on_date=server_time.observe,
     ) as client:
         elector = Elector(
             client,

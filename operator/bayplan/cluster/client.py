@@ -17,6 +17,7 @@ from bayplan.cluster.streams import decode_event, lines
 from bayplan.cluster.transport import (
     CONNECT_SECONDS,
     TRANSPORT_ERRORS,
+    DateHook,
     MayWrite,
     Request,
     RequestHook,
@@ -43,6 +44,7 @@ class ApiClient:
         timeout_seconds: float = 30.0,
         connections: int = 64,
         on_request: RequestHook | None = None,
+        on_date: DateHook | None = None,
     ) -> None:
         self._transport = Transport(
             credentials,
@@ -50,6 +52,7 @@ class ApiClient:
             timeout_seconds=timeout_seconds,
             connections=connections,
             on_request=on_request,
+            on_date=on_date,
         )
         self._may_write: MayWrite | None = None
 

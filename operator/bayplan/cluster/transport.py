@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Protocol
 from urllib.parse import urlencode
 
 import aiohttp
@@ -35,6 +36,15 @@ DEFAULT_HEADERS = {"User-Agent": f"bayplan/{version('bayplan')}", "Accept-Encodi
 MayWrite = Callable[[], bool]
 RequestHook = Callable[[str, str, int, float], None]
 """Called after each request with verb, resource[/subresource], status (0: no answer) and seconds."""
+
+
+class DateHook(Protocol):
+    """Receives the Date of each answer."""
+
+    def __call__(self, date: str | None, *, took_seconds: float) -> None:
+        """Take in the header, and how long the answer took."""
+
+
 TRANSPORT_ERRORS = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 
@@ -71,6 +81,7 @@ class Transport:
         timeout_seconds: float = 30.0,
         connections: int = 64,
         on_request: RequestHook | None = None,
+        on_date: DateHook | None = None,
     ) -> None:
         self.credentials = credentials
         self.requests: Counter[tuple[str, str, int]] = Counter()
@@ -79,6 +90,7 @@ class Transport:
         self._timeout_seconds = timeout_seconds
         self._connections = connections
         self._on_request = on_request
+        self._on_date = on_date
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -143,6 +155,8 @@ class Transport:
             try:
                 response = await self._send(request, access, timeout)
                 status = response.status
+                if self._on_date is not None:
+                    self._on_date(response.headers.get("Date"), took_seconds=self._clock.time() - started)
                 if status < 300:
                     return response
                 raise await _refusal(response)
