@@ -4,7 +4,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bayplan.cli.configuration import OperatorConfiguration
@@ -16,6 +16,59 @@ from e2e.scenarios.stack import NAMESPACE
 
 SCRAPE_SHARE = 0.1
 """Warm-ups and drains look at their engines ten times as often as in production."""
+
+
+class JumpClock:
+    """The real clock, which a test can set forward: timers that are due by then fire at once."""
+
+    def __init__(self) -> None:
+        self._clock = SystemClock()
+        self._ahead = 0.0
+        self._timers: dict[_Timer, None] = {}
+
+    def time(self) -> float:
+        return self._clock.time() + self._ahead
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> "_Timer":
+        timer = _Timer(self, self.time() + delay, callback)
+        timer.handle = asyncio.get_running_loop().call_later(max(0.0, delay), timer.fire)
+        self._timers[timer] = None
+        return timer
+
+    def jump(self, seconds: float) -> None:
+        self._ahead += seconds
+        for timer in [timer for timer in self._timers if timer.due <= self.time()]:
+            timer.fire()
+
+    def drop(self, timer: "_Timer") -> None:
+        self._timers.pop(timer, None)
+
+
+class _Timer:
+    def __init__(self, clock: JumpClock, due: float, callback: Callable[[], object]) -> None:
+        self.due = due
+        self.handle: asyncio.TimerHandle | None = None
+        self._clock = clock
+        self._callback = callback
+
+    def cancel(self) -> None:
+        self._clock.drop(self)
+        if self.handle is not None:
+            self.handle.cancel()
+
+    def fire(self) -> None:
+        self.cancel()
+        self._callback()
+
+
+class WallClock:
+    """Date and time, which a test can set to anything."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
 
 
 @dataclass(eq=False)

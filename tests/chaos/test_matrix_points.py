@@ -118,6 +118,12 @@ def test_a_row_is_idle_only_when_no_seed_met_its_fault() -> None:
     assert CampaignReport([partly]).idle_rows() == ["time-travel"]
 
 
+def test_of_all_faults_at_once_some_must_have_happened() -> None:
+    some = life("mixed", injected=Counter({FaultClass.CONFLICT: 1}))
+    assert CampaignReport([some]).idle_rows() == []
+    assert CampaignReport([life("mixed", injected=Counter())]).idle_rows() == ["mixed"]
+
+
 def test_every_class_has_a_row_and_a_command_that_plays_it_again() -> None:
     assert {fault for chances in ROWS.values() for fault in chances} == set(FaultClass)
     assert {fault.value for fault in FaultClass} <= set(ROWS)

@@ -1,0 +1,34 @@
+"""The operator dies before and after every write of a model's life, and the life ends as if it had not."""
+
+import pytest
+
+from e2e.chaos.matrix import points_of, rounds_of, run_matrix
+from e2e.chaos.world import Ground
+from tests.chaos.conftest import PATIENCE, References, operators, reference_of
+
+SPREAD = 7
+"""A life has a crash at every seventh write of a step: the whole matrix in 14 lives instead of 50."""
+LEAST_HIT = 0.75
+"""Of the status writes some are merged into one after a crash, and then one point is not there to be hit."""
+
+pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(900)]
+
+
+async def test_every_crash_ends_in_the_undisturbed_state(ground: Ground, references: References) -> None:
+    reference = await reference_of("replicas", ground, references)
+    points = points_of(reference)
+    assert len(points) >= 60, "the story writes enough to crash at"
+    async with operators(ground) as factories:
+        report = await run_matrix(
+            ground,
+            reference,
+            rounds_of(points, spread=SPREAD),
+            factory=lambda world: factories[world],
+            patience=PATIENCE,
+        )
+
+    assert report.divergences == []
+    assert report.unhit_kinds() == set()
+    assert len(report.hit) >= LEAST_HIT * report.points, sorted(str(point) for point in report.missed)
+    assert report.crashes == len(report.hit)
+    assert report.states_checked > report.lives
