@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bayplan.api.engineargs import RESERVED_ENV, RESERVED_FLAGS
-from tests.api.boundaries import Json, Location, change, put
+from e2e.specwalk.boundaries import Json, Location, change, put
 from tests.api.specs import FULL_SPEC
 
 ABSENT = object()

@@ -19,7 +19,7 @@ from bayplan.api.structural import defaulted, structural_schema
 from bayplan.api.validation import parse_spec
 from e2e.localcluster import ApiError, Cluster, KubeApi
 from e2e.localcluster.kubeconfig import read_kubeconfig
-from tests.api.boundaries import Json, put
+from e2e.specwalk.boundaries import Json, put
 from tests.api.server import COLLECTION, refusal
 from tests.api.specs import FULL_SPEC, FULL_STATUS, MINIMAL_SPEC, model
 

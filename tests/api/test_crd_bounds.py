@@ -14,7 +14,7 @@ from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.api.structural import structural_schema
 from bayplan.api.validation import parse_spec
 from e2e.localcluster import KubeApi
-from tests.api.boundaries import Case, Json, cases_of, constraints, locations, paths, put, rules
+from e2e.specwalk.boundaries import Case, Json, cases_of, constraints, locations, paths, put, rules
 from tests.api.rulecases import COMPANIONS, RULE_CASES, RuleCase, edited
 from tests.api.server import COLLECTION, refusal
 from tests.api.specs import FULL_SPEC, FULL_STATUS, MINIMAL_SPEC, model

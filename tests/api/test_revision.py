@@ -12,7 +12,7 @@ from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.revision import HASH_LENGTH, revision_hash, template_hash
 from bayplan.api.structural import defaulted, structural_schema
 from bayplan.api.validation import parse_spec
-from tests.api.boundaries import Json, cases_of, paths
+from e2e.specwalk.boundaries import Json, cases_of, paths
 from tests.api.rulecases import COMPANIONS, edited
 from tests.api.specs import FULL_SPEC, MINIMAL_SPEC
 

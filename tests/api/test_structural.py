@@ -13,7 +13,7 @@ from bayplan.api.emitter import chart_files, crd_files, differences, main, page_
 from bayplan.api.meta import ATOMIC, Exact, Flag, Keyed, Schema, WholeNumber
 from bayplan.api.rules import Rule
 from bayplan.api.structural import EmissionError, defaulted, structural_schema
-from tests.api.boundaries import Json
+from e2e.specwalk.boundaries import Json
 
 REPOSITORY = Path(__file__).parents[2]
 Name = Annotated[str, StringConstraints(max_length=5)]

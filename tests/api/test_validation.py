@@ -11,7 +11,7 @@ from bayplan.api.engineargs import RESERVED_FLAGS, reserved_flag
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.structural import defaulted, structural_schema
 from bayplan.api.validation import FieldError, check_name, parse_spec, summarize
-from tests.api.boundaries import locations, put
+from e2e.specwalk.boundaries import locations, put
 from tests.api.specs import FULL_SPEC, MINIMAL_SPEC
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)

@@ -1,7 +1,7 @@
 """Accept and reject cases for every constraint of a structural schema, computed from the schema itself.
 
 A new field, bound or pattern is covered as soon as it is in the schema. Rules in CEL are the exception: what they mean
-cannot be computed, so `rulecases.py` states their cases and a test compares the two sets.
+cannot be computed, so `tests/api/rulecases.py` states their cases and a test compares the two sets.
 """
 
 import re
@@ -203,7 +203,7 @@ class _Node:
         yield self._put(keyword, self.value)
         if keyword == INT_OR_STRING:
             yield self._put(keyword, 1)
-            yield self._put(keyword, True, "must be of type")
+            yield self._put(keyword, value=True, refusal="must be of type")
             yield self._put(keyword, 1.5, "must be of type")
             return
         if self.schema["type"] == "boolean":
