@@ -38,6 +38,7 @@ async def play(script: Script) -> Arena:
 
 
 @pytest.mark.property
+@pytest.mark.timeout(600)  # 20 s of work; on a shared machine it may have to wait for its turn
 @settings(max_examples=45, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(script=st.lists(COMMANDS, min_size=60, max_size=160))
 def test_no_interleaving_over_allocates_a_node_or_leaves_part_of_a_group(script: Script) -> None:
