@@ -1,6 +1,7 @@
 """Page layouts against figures that engines printed, each with its source, and rules on both sides of their limits."""
 
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,9 +9,10 @@ from hypothesis import strategies as st
 
 from bayplan.planning.memory.cachelayers import CacheKind, CacheLayer, CacheSpec, cache_layers, heads_per_rank
 from bayplan.planning.memory.catalogue import catalogue_model
+from bayplan.planning.memory.modelconfig import parse_config
 from bayplan.planning.memory.pages import PageRules, page_layout
 from bayplan.planning.memory.parallel import ParallelLayout
-from bayplan.planning.numbers import InvalidInput
+from bayplan.planning.numbers import GIB, InvalidInput
 from tests.planning.memory.questions import ask, tokens_in
 
 FULL, SLIDING, STATE = (
@@ -159,3 +161,90 @@ def test_a_larger_pool_never_holds_less(pool: int, more: int, length: int) -> No
     small, large = (layout.blocks_in([Fraction(size)]) for size in (pool, pool + more))
 
     assert layout.concurrency(large, length) >= layout.concurrency(small, length)
+
+
+@pytest.mark.parametrize(
+    ("family", "checkpoints", "blocks"), [("Mamba-2", 0, 2), ("Mamba-2", 1, 3), ("gated delta net", 1, 2)]
+)
+def test_only_mamba_keeps_a_page_for_the_checkpoint_of_its_prompt(family: str, checkpoints: int, blocks: int) -> None:
+    found = [*layers(full=1), CacheLayer(0, CacheSpec(CacheKind.STATE, 1024, family=family))]
+
+    layout = page_layout(found, PageRules(extra_state_blocks=1, mamba_checkpoint_blocks=checkpoints))
+
+    assert layout.blocks_for(16) == 1 + blocks
+
+
+BASE = {
+    "hidden_size": 256,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "intermediate_size": 512,
+    "vocab_size": 1024,
+    "max_position_embeddings": 8192,
+}
+ENGINES: dict[str, tuple[dict[str, Any], int, int, int, int]] = {
+    "LlamaForCausalLM": ({"num_hidden_layers": 6}, 32, 4096, 10922, 349504),
+    "Qwen2ForCausalLM": ({"num_hidden_layers": 5}, 64, 3000, 13107, 836617),
+    "Gemma3ForCausalLM": ({"num_hidden_layers": 14, "sliding_window": 512}, 32, 8192, 32768, 488064),
+    "DeepseekV2ForCausalLM": (
+        {
+            "num_hidden_layers": 4,
+            "kv_lora_rank": 512,
+            "qk_rope_head_dim": 64,
+            "qk_nope_head_dim": 128,
+            "v_head_dim": 128,
+        },
+        16,
+        8192,
+        14563,
+        233008,
+    ),
+    "Qwen3NextForCausalLM": (
+        {
+            "num_hidden_layers": 8,
+            "full_attention_interval": 4,
+            "linear_num_key_heads": 4,
+            "linear_num_value_heads": 8,
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 64,
+            "linear_conv_kernel_dim": 4,
+        },
+        32,
+        8192,
+        6553,
+        925554,
+    ),
+    "NemotronHForCausalLM": (
+        {
+            "num_hidden_layers": 8,
+            "hybrid_override_pattern": "M-M*M-M*",
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 32,
+            "ssm_state_size": 64,
+            "n_groups": 2,
+            "conv_kernel": 4,
+        },
+        32,
+        8192,
+        6553,
+        925554,
+    ),
+}
+"""Per family: config, block size, longest length, and what vLLM 0.32's CPU build reported for a pool of 1 GiB."""
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_pages_are_those_of_a_started_engine(name: str) -> None:
+    """Started with dummy weights, 1024 tokens per step, no asynchronous scheduling; blocks and tokens agree exactly."""
+    config, block, length, blocks, tokens = ENGINES[name]
+    model = parse_config({"architectures": [name], **BASE, **config})
+    caching = int(model.has_states)
+    rules = PageRules(
+        block_tokens=block, in_flight_tokens=1024, extra_state_blocks=caching, mamba_checkpoint_blocks=caching
+    )
+
+    layout = page_layout(cache_layers(model, ParallelLayout()), rules)
+
+    assert layout.blocks_in([Fraction(GIB)]) == blocks
+    assert layout.reported_tokens(blocks, length) == tokens

@@ -33,7 +33,7 @@ class VllmRules:
     default_utilization: Fraction = Fraction(9, 10)
     sampler_bytes: Fraction = Fraction(39)
     """Peak bytes of the sampler per sequence and vocabulary entry."""
-    non_torch_gib: Fraction = Fraction(1, 4)
+    non_torch_gib: Fraction = Fraction(35, 100)
     non_torch_group_gib: Fraction = Fraction(358, 100)
     """Per rank of a tensor group without NVLink, for each four ranks."""
     non_torch_nvlink_gib: Fraction = Fraction(358, 100)
@@ -48,6 +48,8 @@ class VllmRules:
     """Windows hold the tokens of all batches under way, two under asynchronous scheduling."""
     state_checkpoints: bool = False
     """Prefix caching is on for hybrids by default, which keeps one more state page per request."""
+    mamba_checkpoints: bool = False
+    """A Mamba-2 state keeps a further page for the checkpoint of its prompt, under prefix caching."""
     null_block: bool = False
 
 
@@ -65,7 +67,7 @@ VLLM_CHANGES: tuple[RuleChange, ...] = (
         "0.4.0",
         {},
         "first version with rules: V0, which profiles one batch of the longest prompt [vllm#10517]; non-torch 0.10, "
-        "0.20, 0.35 and 1.79 in four logs of one GPU, 3.58 for a group of two [vllm#10511]",
+        "0.35 and 1.79 in three logs of one GPU, 3.58 for a group of two [vllm#12330, #10517, #10511]",
     ),
     RuleChange(
         "0.8.0",
@@ -113,6 +115,11 @@ VLLM_CHANGES: tuple[RuleChange, ...] = (
     ),
     RuleChange("0.28.0", {"huge_gpu_defaults": True}, "0.28.0 engine/arg_utils.py, not in 0.27.0"),
     RuleChange("0.29.0", {"null_block": True}, "0.29.0 v1/core/kv_cache_utils.py, not in 0.28.0"),
+    RuleChange(
+        "0.32.0",
+        {"mamba_checkpoints": True},
+        "0.32.0 layers/mamba/mamba_mixer2.py, not in 0.31.0; a started Nemotron-H agrees",
+    ),
     RuleChange("0.33.0", {"gb10_is_large": False}, "0.33 engine/arg_utils.py excludes the GB10, 0.32.0 does not"),
 )
 NEWEST_KNOWN = EngineVersion(0, 33, 0)

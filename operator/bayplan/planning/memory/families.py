@@ -31,6 +31,8 @@ class Family:
     output_gate: bool = False
     multi_query: bool = False
     """Without a number of KV heads there is one."""
+    heads_divide_hidden: bool = False
+    """The class takes hidden / heads and ignores a stated head_dim (seen on a started engine)."""
     default_state_bytes: int | None = None
     """Bytes per element of recurrent states where the file states none; None follows the model's dtype."""
     vision: str = ""
@@ -102,7 +104,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             traits=Traits(gated_mlp=False, all_bias=True, norms_per_layer=1, norm_bias=True, head_bias=True)
         ),
         "Phi3ForCausalLM": Family(),
-        "Qwen2ForCausalLM": Family(traits=_QKV_BIAS, window_always=False),
+        "Qwen2ForCausalLM": Family(traits=_QKV_BIAS, window_always=False, heads_divide_hidden=True),
         "Qwen3ForCausalLM": Family(traits=_QK_NORM, window_always=False),
         "Qwen3MoeForCausalLM": Family(traits=_QK_NORM, window_always=False),
         "Qwen3NextForCausalLM": Family(

@@ -17,7 +17,7 @@ from bayplan.planning.memory.terms import Source
 from bayplan.planning.numbers import InvalidInput, exact, positive
 
 DRIVER_KEEPS_GIB = Fraction(47, 100)
-"""What a program sees less than the label says: 0.42 to 0.85 GiB on twelve products, mostly 0.46 to 0.49."""
+"""What a program sees less than the label says: 0.39 to 0.80 GiB on twelve products, mostly 0.42 to 0.49."""
 MIB_PER_GIB = 1024
 _RESOURCES = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}
 

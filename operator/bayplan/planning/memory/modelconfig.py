@@ -164,7 +164,7 @@ def _attention(
     kv_heads = fields.number(*_KV_HEADS)
     if family.multi_query and not fields.flag("new_decoder_architecture") and fields.flag("multi_query", default=True):
         kv_heads = 1
-    head_dim = fields.number("head_dim")
+    head_dim = None if family.heads_divide_hidden else fields.number("head_dim")
     if latent is not None:
         kv_heads, head_dim = heads, latent.qk_nope_head_dim + latent.qk_rope_head_dim
     if head_dim is None and hidden % heads:

@@ -33,8 +33,8 @@ GRAPH_PIECE_MIB = Fraction(2, 5)
 """A captured piece of one layer at one batch size: median of start logs of single NVIDIA GPUs, vLLM 0.12."""
 GRAPH_BAND_GIB = Fraction(1, 2)
 SPARSE_GRAPH_GIB, SPARSE_GRAPH_MIB = Fraction(36, 10), Fraction(65)
-"""Sparse MLA keeps work space in its graphs: GLM-5.1 with 64 sequences on 8 GPUs took 4.8 GiB for 19 captured sizes and
-6.8 GiB for 51 with prediction layers, in a dozen logs of one machine."""
+"""Sparse MLA keeps work space in its graphs. From GLM-5.1 on one machine of 8 GPUs: 4.8 GiB with 64 sequences (four
+logs, 19 captured sizes) and up to 6.8 GiB with prediction layers, taken as 51 sizes. One source: a wide band."""
 MAX_GRAPH_TOKENS, FINE_GRAPH_TOKENS = 512, 256
 
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from bayplan.planning.memory.architecture import Mixer
 from bayplan.planning.memory.cachelayers import CacheKind, CacheLayer, CacheSpec
 from bayplan.planning.numbers import InvalidInput, count
 
@@ -31,6 +32,8 @@ class PageRules:
     """Tokens of a request that may be scheduled and not yet settled; windows hold their blocks meanwhile."""
     extra_state_blocks: int = 0
     """State pages per request beside the one in use: 1 more under prefix caching, one per speculative token."""
+    mamba_checkpoint_blocks: int = 0
+    """Further pages of a Mamba-2 state under prefix caching, for the checkpoint at the end of a prompt."""
     decode_context: int = 1
     tokens_by_concurrency: bool = True
     """The engine's token figure is concurrency × length; before 0.20.1 it was blocks / groups × block size."""
@@ -53,6 +56,8 @@ class PageGroup:
     """Bytes that one block takes on each stage."""
     block_tokens: int
     reach: int = 0
+    state_blocks: int = 1
+    """Pages that a request holds in a group of states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ def _group_blocks(group: PageGroup, length: int, rules: PageRules) -> int:
     """Blocks of one group for a request of `length` tokens [vLLM `max_memory_usage_bytes` of each spec]."""
     block = group.block_tokens
     if group.kind is CacheKind.STATE:
-        return 1 + rules.extra_state_blocks
+        return group.state_blocks
     if group.kind is CacheKind.SLIDING:
         held = min(group.reach - 1 + rules.in_flight_tokens, length)
         return -(-held // block) + 1
@@ -191,7 +196,8 @@ def _split_groups(
     most = max(len(bucket) for bucket in buckets.values())
     size = most if most < least * rules.padding_ratio else least
     groups = []
-    for (kind, reach, block, _), bucket in buckets.items():
+    for (kind, reach, block, family), bucket in buckets.items():
+        checkpoints = rules.mamba_checkpoint_blocks if family == Mixer.MAMBA else 0
         number = -(-len(bucket) // size)
         for index in range(number):
             members = bucket[index::number]
@@ -202,6 +208,7 @@ def _split_groups(
                     stage_bytes=tuple(page * sum(layer.stage == stage for layer in members) for stage in range(stages)),
                     block_tokens=block,
                     reach=reach,
+                    state_blocks=1 + rules.extra_state_blocks + checkpoints,
                 )
             )
     return tuple(groups)

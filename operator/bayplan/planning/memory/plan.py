@@ -192,6 +192,7 @@ def page_rules(request: PlanRequest, rules: VllmRules, step: StepSize) -> PageRu
         padding_ratio=rules.padding_ratio,
         in_flight_tokens=_in_flight_batches(request, rules) * step.batched_tokens,
         extra_state_blocks=int(caching) + flags.speculative_tokens,
+        mamba_checkpoint_blocks=int(caching and rules.mamba_checkpoints),
         decode_context=request.ranks.decode_context,
         tokens_by_concurrency=rules.tokens_by_concurrency,
         null_block=rules.null_block,
