@@ -68,6 +68,16 @@ async def test_a_conflict_on_deletion_of_what_is_gone_means_that_it_is_gone() ->
     assert cluster.reason(key, "Ready") == ("True", "ScaledToZero")
 
 
+async def test_a_status_refused_with_a_conflict_is_written_without_anybody_touching_the_model() -> None:
+    cluster = World()
+    cluster.add_node("n1")
+    cluster.api.fail_next("apply", "inferencemodels/status", MODIFIED)
+    key = cluster.add_model(replicas=0)
+    await cluster.advance(2)
+
+    assert cluster.reason(key, "Ready") == ("True", "ScaledToZero")
+
+
 class LaggingPort:
     """Answers lists of a node's pods, or of unbound ones, from a replica that knows nothing of the last changes."""
 

@@ -14,7 +14,7 @@ from bayplan.api import names
 from bayplan.api.conditions import Condition, ConditionType, Reason
 from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.cluster.cache import Store
-from bayplan.cluster.errors import Conflict, NotFound
+from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import INFERENCE_MODELS
 from bayplan.reconcile.modelview import ModelView, view_model
@@ -52,7 +52,10 @@ class StatusWriter:
         self._written: dict[str, datetime] = {}
 
     async def write(self, standing: Standing, status: InferenceModelStatus) -> Standing:
-        """Write a status if it differs; return the model as it then stands."""
+        """Write a status if it differs; return the model as it then stands. Any refusal but NotFound is raised.
+
+        A 409 need not mean that another model bears the name, and nobody else would bring this one up again.
+        """
         view = standing.view
         if status == standing.status:
             return standing
@@ -65,7 +68,7 @@ class StatusWriter:
                 manager=names.MANAGER_STATUS,
                 subresource="status",
             )
-        except (NotFound, Conflict):
+        except NotFound:
             return standing
         self._written[view.uid] = self._now()
         self._tell(standing, status)
