@@ -10,7 +10,7 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-ind
 	--python-version 3.11 --exclude-newer "7 days" --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test check check-static check-unit up down crds bench real-engine conformance lock clean
+.PHONY: help setup demo demo-all test chaos check check-static check-unit up down crds bench real-engine conformance lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ demo-all: $(STAMP) ## Show every scene there is
 
 test: $(STAMP) ## Run all tests; builds the control plane the first time
 	$(RUN) -m pytest
+
+chaos: $(STAMP) ## Play models' lives under every fault with real processes; name parts with CHAOS="--only CLASS --seed N"
+	$(RUN) -m e2e.chaos $(CHAOS)
 
 check: $(STAMP) ## Lint, types, layers, drift of generated files, unit tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-unit check-static
