@@ -21,6 +21,8 @@ MODEL_VOLUME = "bayplan-model"
 MODEL_PATH = "/mnt/model"
 GRACE_BEYOND_DRAIN_SECONDS = 30
 PROBE_PERIOD_SECONDS = 2
+LONGEST_LOAD_SECONDS = 86_400
+"""The API's bound of `warmup.loadDeadlineSeconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ def pod(model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, 
         "securityContext": {"allowPrivilegeEscalation": False},
     }
     if rank == 0:
-        container |= {"ports": [{"name": "http", "containerPort": names.ENGINE_PORT}], **_probes(spec)}
+        container |= {"ports": [{"name": "http", "containerPort": names.ENGINE_PORT}], **_probes()}
     body: Json = {
         "restartPolicy": "Never",
         "schedulingGates": [{"name": names.SCHEDULING_GATE}],
@@ -181,17 +183,20 @@ def _resources(spec: InferenceModelSpec, gpu_resource: str, gpus: int) -> Json:
     return {"requests": {**requests, gpu_resource: str(gpus)}, "limits": {**limits, gpu_resource: str(gpus)}}
 
 
-def _probes(spec: InferenceModelSpec) -> Json:
+def _probes() -> Json:
+    """Probes of rank 0. How long loading may take is the warm-up's rule alone, which reads the present spec: written
+    into the pod, a deadline that the user raises while an engine loads would not hold for that engine.
+    """
+
     def http(path: str) -> Json:
         return {"httpGet": {"path": path, "port": names.ENGINE_PORT}}
 
-    tries = -(-spec.warmup.load_deadline_seconds // PROBE_PERIOD_SECONDS)
     return {
         "startupProbe": {
             **http("/v1/models"),
             "periodSeconds": PROBE_PERIOD_SECONDS,
             "timeoutSeconds": 2,
-            "failureThreshold": tries,
+            "failureThreshold": LONGEST_LOAD_SECONDS // PROBE_PERIOD_SECONDS,
         },
         "readinessProbe": {**http("/health"), "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {**http("/health"), "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
