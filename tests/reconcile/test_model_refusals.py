@@ -16,6 +16,7 @@ from bayplan.cluster.errors import (
     Unreachable,
 )
 from bayplan.cluster.resources import PODS, RESOURCE_QUOTAS, SERVICES, Key, Resource
+from bayplan.reconcile.reserve import QUOTA_RETRY_SECONDS
 from tests.reconcile.world import NAMESPACE, TWO_NODES, World
 
 Json = dict[str, Any]
@@ -83,6 +84,38 @@ def quota(pods: int, *, used: int = 0) -> Json:
         "spec": {"hard": {"pods": str(pods)}},
         "status": status,
     }
+
+
+def only_engine_account(verb: str, resource: Resource, body: Json) -> ApiError | None:
+    """Admission that knows one ServiceAccount."""
+    if resource is PODS and verb == "create" and body["spec"].get("serviceAccountName") != "engine":
+        return Forbidden("error looking up service account")
+    return None
+
+
+async def test_pods_that_were_refused_are_not_asked_for_again_at_once() -> None:
+    cluster = world()
+    key = cluster.add_model(template={"serviceAccountName": "nobody"})
+    cluster.api.refuse = only_engine_account
+    await cluster.run()
+    tries = len([entry for entry in cluster.writes() if entry[:2] == ("create", "pods")])
+    cluster.edit_spec(key, replicas=2)  # the same pods, only more of them
+    await cluster.advance(QUOTA_RETRY_SECONDS - 1)
+    assert len([entry for entry in cluster.writes() if entry[:2] == ("create", "pods")]) == tries
+    assert cluster.reason(key, "Placed") == ("False", "AdmissionDenied")
+    await cluster.advance(2)
+    assert len([entry for entry in cluster.writes() if entry[:2] == ("create", "pods")]) > tries
+
+
+async def test_a_corrected_spec_does_not_wait_for_what_the_refused_one_has_to() -> None:
+    cluster = world()
+    key = cluster.add_model(template={"serviceAccountName": "nobody"})
+    cluster.api.refuse = only_engine_account
+    await cluster.run()
+    assert cluster.reason(key, "Placed") == ("False", "AdmissionDenied")
+    cluster.edit_spec(key, template={"serviceAccountName": "engine"})
+    await cluster.run()
+    assert cluster.reason(key, "Placed") == ("True", "Placed")
 
 
 async def test_a_quota_without_room_for_the_whole_group_stops_it_before_the_first_pod() -> None:

@@ -310,9 +310,9 @@ class InferenceModelReconciler:
         quota = new or old
         if quota is None:
             return
-        for uid, (_, blocker) in list(self._tools.holds.items()):
+        for uid, hold in list(self._tools.holds.items()):
             owner = self._models.by_uid(uid)
-            if blocker.reason is Reason.QUOTA_EXCEEDED and owner and owner.key.namespace == quota.key.namespace:
+            if hold.blocker.reason is Reason.QUOTA_EXCEEDED and owner and owner.key.namespace == quota.key.namespace:
                 del self._tools.holds[uid]
         self._wake_pending(quota.key.namespace)
 

@@ -22,7 +22,7 @@ from bayplan.planning.replicas import ALIVE, Creation
 from bayplan.planning.reservation import RecheckVerdict
 from bayplan.reconcile.groups import WorldChangedError
 from bayplan.reconcile.modelstatus import Blocker
-from bayplan.reconcile.tools import Findings, Tools, Wish
+from bayplan.reconcile.tools import Findings, Hold, Tools, Wish
 
 LOOK_AGAIN_SECONDS = 0.5
 PREDECESSOR_POLL_SECONDS = 5.0
@@ -79,18 +79,22 @@ class Reserver:
         hold = self._tools.holds.get(self._wish.model.uid)
         if hold is None:
             return None
-        until, blocker = hold
-        left = (until - self._tools.now()).total_seconds()
-        if left <= 0:
+        left = (hold.until - self._tools.now()).total_seconds()
+        if left <= 0 or hold.pods != self._pods:
             del self._tools.holds[self._wish.model.uid]
             return None
         self._findings.waits.append(left)
-        return blocker
+        return hold.blocker
 
     def _hold(self, blocker: Blocker, seconds: float) -> None:
         self._findings.blocker = blocker
-        self._tools.holds[self._wish.model.uid] = (self._tools.now() + timedelta(seconds=seconds), blocker)
+        until = self._tools.now() + timedelta(seconds=seconds)
+        self._tools.holds[self._wish.model.uid] = Hold(until, blocker, self._pods)
         self._findings.waits.append(seconds)
+
+    @property
+    def _pods(self) -> tuple[str, str]:
+        return self._wish.target.revision, self._wish.target.template
 
     async def _reserve(self, creation: Creation) -> bool:
         """Place one group and create its rank 0; False when it has no place now."""

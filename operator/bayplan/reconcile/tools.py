@@ -24,6 +24,16 @@ from bayplan.reconcile.warmup import WarmupTracker
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """No new group is tried until `until`: admission said no, or a reservation was given back."""
+
+    until: datetime
+    blocker: Blocker
+    pods: tuple[str, str]
+    """Revision and template of the pods that it is about: pods of another spec may be tried at once."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tools:
     """Caches, writers, trackers, limits and clock, shared by all passes of a process."""
 
@@ -38,8 +48,8 @@ class Tools:
     backoff: Backoff
     now: Callable[[], datetime]
     random: random.Random
-    holds: dict[str, tuple[datetime, Blocker]] = field(default_factory=dict)
-    """Model uid → until when no new group is tried, and why: admission said no, or a reservation was given back."""
+    holds: dict[str, Hold] = field(default_factory=dict)
+    """Model uid → why no new group is tried for a while."""
 
 
 @dataclass(frozen=True, slots=True)
