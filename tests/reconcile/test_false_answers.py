@@ -7,7 +7,7 @@ import pytest
 
 from bayplan.cluster.errors import Conflict
 from bayplan.cluster.port import Json
-from bayplan.cluster.resources import PDBS, PODS, Key, Resource
+from bayplan.cluster.resources import INFERENCE_MODELS, PDBS, PODS, Key, Resource
 from tests.reconcile.operators import Operator
 from tests.reconcile.world import World, foreign_pod, pinned_node
 
@@ -75,6 +75,38 @@ async def test_a_status_refused_with_a_conflict_is_written_without_anybody_touch
     key = cluster.add_model(replicas=0)
     await cluster.advance(2)
 
+    assert cluster.reason(key, "Ready") == ("True", "ScaledToZero")
+
+
+async def test_a_model_whose_pods_are_collected_before_its_deletion_is_heard_of_gets_no_new_ones() -> None:
+    cluster = World()
+    cluster.add_node("n1")
+    key = cluster.add_model()
+    await cluster.run()
+    (name,) = cluster.pod_names()
+    cluster.api.remove(INFERENCE_MODELS, key)
+    cluster.api.remove(PODS, Key(key.namespace, name))
+    cluster.operator.deliver(PODS)
+    await cluster.operator.reconcile(key)
+
+    assert cluster.objects(PODS) == []
+    assert cluster.operator.requeue_after[key] == 0.5, "until the deletion is heard of"
+    await cluster.advance(5)
+    assert cluster.objects(PODS) == []
+    assert cluster.operator.errors == []
+
+
+async def test_nothing_is_reserved_for_a_spec_that_has_just_changed() -> None:
+    cluster = World()
+    cluster.add_node("n1", gpus=4)
+    key = cluster.add_model()
+    cluster.operator.deliver()
+    cluster.edit_spec(key, replicas=0)
+    await cluster.operator.reconcile(key)
+    assert cluster.objects(PODS) == []
+
+    await cluster.run()
+    assert cluster.objects(PODS) == []
     assert cluster.reason(key, "Ready") == ("True", "ScaledToZero")
 
 

@@ -15,18 +15,20 @@ from bayplan.api.revision import revision_hash, template_hash
 from bayplan.api.validation import FieldError, check_name, parse_spec, summarize
 from bayplan.cluster.cache import Store
 from bayplan.cluster.controller import Result
+from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
-from bayplan.cluster.resources import Key
+from bayplan.cluster.resources import INFERENCE_MODELS, Key
 from bayplan.planning.members import GroupLimits
 from bayplan.planning.replicas import Backoff, Target
 from bayplan.planning.topology import DEFAULT_TOPOLOGY, HOST, Topology
 from bayplan.reconcile.children import ChildWriter
 from bayplan.reconcile.drain import DrainTracker
 from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
-from bayplan.reconcile.groups import GroupWriter
+from bayplan.reconcile.groups import GroupWriter, WorldChangedError
+from bayplan.reconcile.manifests import ModelIdentity
 from bayplan.reconcile.modelpass import ModelPass
 from bayplan.reconcile.modelstatus import Situation, build_status, invalid_status
-from bayplan.reconcile.modelview import ModelView
+from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.plan import ModelPlan, plan_model
 from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.quotas import QuotaView
@@ -114,6 +116,7 @@ class InferenceModelReconciler:
             backoff=settings.backoff,
             now=now,
             random=random.Random(seed),
+            confirm=self._confirm,
         )
         models.subscribe(self._model_changed)
         fleet.pods.subscribe(self._pod_changed)
@@ -162,7 +165,7 @@ class InferenceModelReconciler:
             layouts=plan.layouts,
             frozen=not plan.placeable,
         )
-        wish = Wish(model=view.identity, spec=spec, target=target, plan=plan)
+        wish = Wish(model=view.identity, generation=view.generation, spec=spec, target=target, plan=plan)
         work = ModelPass(self._tools, wish, view.key, changed=lambda: self._enqueue(view.key))
         if not standing.status.conditions and target.replicas:
             # Reserving takes many requests; a GitOps tool takes an object without a status for done.
@@ -181,6 +184,22 @@ class InferenceModelReconciler:
             raise work.findings.error
         waits = [*work.findings.waits, *(() if unwritten is None else (unwritten,))]
         return Result(requeue_after=min(waits, default=None))
+
+    async def _confirm(self, model: ModelIdentity, generation: int) -> None:
+        """Look whether the model is still there and still asks for this.
+
+        Its pods may be collected, and seen to be gone, before its own deletion is heard of on another stream: without
+        this read a deleted model would get new pods.
+        """
+        try:
+            live = view_model(await self._port.get(INFERENCE_MODELS, model.namespace, model.name))
+        except NotFound:
+            raise WorldChangedError(f"model {model.name} is gone") from None
+        self._models.put(live)
+        if live.uid != model.uid or live.deleting:
+            raise WorldChangedError(f"model {model.name} is gone")
+        if live.generation != generation:
+            raise WorldChangedError(f"the spec of model {model.name} has just changed")
 
     def _status(self, standing: Standing, wish: Wish, work: ModelPass) -> InferenceModelStatus:
         view = standing.view

@@ -56,6 +56,7 @@ class Reserver:
             _, reason, message = self._wish.plan.verdict()
             self._findings.blocker = Blocker(reason, message)
             return False
+        await self._tools.confirm(self._wish.model, self._wish.generation)
         await self._ensure_snapshot()
         moved = False
         for creation in creations:

@@ -1,7 +1,7 @@
 """What every pass over a model works with, and what one pass finds out."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -48,6 +48,9 @@ class Tools:
     backoff: Backoff
     now: Callable[[], datetime]
     random: random.Random
+    confirm: Callable[[ModelIdentity, int], Awaitable[None]]
+    """Reads a model live before anything is reserved for it; raises WorldChangedError when it is gone, or no longer of
+    the given generation."""
     holds: dict[str, Hold] = field(default_factory=dict)
     """Model uid → why no new group is tried for a while."""
 
@@ -57,6 +60,7 @@ class Wish:
     """One model at one generation: who it is, what it asks for, and what that means on the present nodes."""
 
     model: ModelIdentity
+    generation: int
     spec: InferenceModelSpec
     target: Target
     plan: ModelPlan
