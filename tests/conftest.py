@@ -6,12 +6,19 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from e2e.localcluster import ApiError, Cluster, KubeApi, local_cluster_sync
 from e2e.localcluster.build import ensure_binaries
 
 REPOSITORY = Path(__file__).parent.parent
 GRACE_SECONDS = 5
+
+# The same examples in every run, so that what was green once is red only by a change. `--hypothesis-profile=fresh`
+# looks for new ones. How long one example takes says more about the machine than about the planner: no deadlines.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.hookimpl(tryfirst=True)

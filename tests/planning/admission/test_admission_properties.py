@@ -61,7 +61,7 @@ def test_room_lies_idle_on_one_replica_at_most_and_only_for_a_large_request_that
     use=st.floats(0, 1),
 )
 @settings(max_examples=40, phases=GENERATE)
-def test_tenants_that_both_wait_differ_by_at_most_twice_what_the_pool_holds(
+def test_tenants_that_both_wait_differ_by_at_most_three_times_what_the_pool_holds_and_one_request(
     seed: int, sizes: tuple[int, int], weights: tuple[int, int], budgets: list[int], use: float
 ) -> None:
     crowd = Crowd(
@@ -70,16 +70,21 @@ def test_tenants_that_both_wait_differ_by_at_most_twice_what_the_pool_holds(
         weights={"a": weights[0], "b": weights[1]},
         budgets=tuple(budgets),
         use=use,
+        backlog=12,
     )
     crowd.fill()
     start = dict(crowd.given)
     for _ in range(300):
         crowd.end_one()
+        if any(crowd.oldest(tenant) is None for tenant in "ab"):
+            # Who has nothing waiting earns nothing meanwhile, so the account begins anew.
+            crowd.fill()
+            start = dict(crowd.given)
         crowd.fill()
         a, b = (
             (crowd.given[tenant] - start.get(tenant, 0)) / weight for tenant, weight in zip("ab", weights, strict=True)
         )
-        assert abs(a - b) <= 2 * crowd.budget
+        assert abs(a - b) <= 3 * crowd.budget + max(sizes)
 
 
 @given(seed=SEEDS, small=st.integers(1, 50), tenants=st.integers(1, 5), replicas=st.integers(1, 3))
