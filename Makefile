@@ -36,8 +36,10 @@ demo-all: $(STAMP) ## Show every scene there is
 test: $(STAMP) ## Run all tests; builds the control plane the first time
 	$(RUN) -m pytest
 
-chaos: $(STAMP) ## Play models' lives under every fault with real processes; name parts with CHAOS="--only CLASS --seed N"
+chaos: $(STAMP) ## Long faults, spec walk and soak with real processes (1 to 2 hours); CHAOS="--only CLASS --seed N" narrows the first
 	$(RUN) -m e2e.chaos $(CHAOS)
+	$(RUN) -m e2e.specwalk $(SPECWALK)
+	$(RUN) -m bench.soak $(SOAK)
 
 check: $(STAMP) ## Lint, types, layers, drift of generated files, unit tests
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-unit check-static

@@ -64,7 +64,7 @@ async def burst(system: System, party: Measured, prefix: str, count: int, advanc
             "apply_to_status_p50_seconds": percentile(waits, 0.5),
             "apply_to_status_p99_seconds": percentile(waits, 0.99),
             "writes_per_object": len(recording.writes) / count,
-            "event_loop_lag_p99_ms": _lag_p99_ms(before, after),
+            "event_loop_lag_p99_ms": lag_p99_ms(before, after),
         },
         writes={prefix: measure.by_kind(recording.writes)},
         details={
@@ -123,7 +123,7 @@ async def placed(system: System, party: Measured, count: int, advance: Advance) 
             "apply_to_ready_p99_seconds": percentile(measure.delays(created, ready), 0.99),
             "placed_models_per_second": measure.per_second(created, ready),
             "placed_statuses_per_model": sum(r.resource == measure.STATUS for r in recording.writes) / count,
-            "placed_event_loop_lag_p99_ms": _lag_p99_ms(before, after),
+            "placed_event_loop_lag_p99_ms": lag_p99_ms(before, after),
             "placed_cpu_ms_per_model": (party.cpu_seconds() - cpu) * 1000 / count,
             "placed_refused_writes": sum(not request.done for request in recording.writes),
             "placed_reads_per_model": recording.reads / count,
@@ -214,14 +214,16 @@ async def _until_idle(operator: Measured) -> None:
 
 async def _lag(party: Measured) -> Mapping[float, float]:
     """Return the cumulative buckets of the event loop's lag; the baseline has none."""
-    return _buckets(await party.samples()) if party.user == OPERATOR else {}
+    return lag_buckets(await party.samples()) if party.user == OPERATOR else {}
 
 
-def _buckets(samples: Samples) -> dict[float, float]:
+def lag_buckets(samples: Samples) -> dict[float, float]:
+    """Return the cumulative buckets of the event loop's lag: upper bound in seconds to count."""
     return {float(dict(labels)["le"]): value for (name, labels), value in samples.items() if name == LAG}
 
 
-def _lag_p99_ms(before: Mapping[float, float], after: Mapping[float, float]) -> float | None:
+def lag_p99_ms(before: Mapping[float, float], after: Mapping[float, float]) -> float | None:
+    """Return the lag that 99 % of the observations between two scrapes did not exceed; None without any."""
     grown: Sequence[tuple[float, float]] = [(bound, count - before.get(bound, 0.0)) for bound, count in after.items()]
     seconds = measure.histogram_quantile(grown, 0.99)
     return None if seconds is None else seconds * 1000
