@@ -42,6 +42,9 @@ ANNOTATION_UNGATED: Final = f"{GROUP}/ungated-at"
 """RFC 3339 time at which the pod was released to the scheduler; the confirm limit counts from it."""
 ANNOTATION_DRAINING: Final = f"{GROUP}/draining"
 """RFC 3339 time since which the pod is leaving; readers route nothing new to it."""
+ANNOTATION_ADMISSION: Final = f"{GROUP}/admission"
+"""On rank 0 only, from its creation on: what one replica holds, as JSON {kvBlocks, blockSize, maxNumSeqs,
+maxModelLen}."""
 ANNOTATION_NODE_DRAIN: Final = f"{GROUP}/drain"
 """On a Node, written by people: empty it by moving groups first."""
 
@@ -65,6 +68,14 @@ GATEWAY_PORT: Final = 8000
 """Where a gateway's Pod answers clients."""
 GATEWAY_ADMIN_PORT: Final = 8080
 """Where a gateway's Pod answers `/healthz`, `/readyz`, `/metrics` and `/evidence`: for the cluster, not for clients."""
+
+# --- gateways --------------------------------------------------------------------------------------------------------
+LABEL_GATEWAY: Final = f"{GROUP}/gateway"
+"""On the Lease that each gateway renews. `spec.holderIdentity` is the name of its Pod, in the Lease's namespace."""
+ANNOTATION_DRAINING_PODS: Final = f"{GROUP}/draining-pods"
+"""On a gateway's Lease: uids of draining head pods to which it sends nothing new, as a JSON list."""
+GATEWAY_PORT: Final = 8080
+"""Port of the gateway's Pod: requests, `/metrics` and `/evidence`."""
 
 # --- pods ------------------------------------------------------------------------------------------------------------
 SCHEDULING_GATE: Final = f"{GROUP}/placement"
