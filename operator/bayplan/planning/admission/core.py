@@ -48,7 +48,8 @@ class AdmissionCore:
     requests in, or end their wait, returns them as `Settled`; each ticket settles at most once.
     """
 
-    def __init__(self, policy: AdmissionPolicy, forecast: Forecast | None = None) -> None:
+    def __init__(self, policy: AdmissionPolicy, forecast: Forecast | None = None, tally: Tally | None = None) -> None:
+        """`forecast` and `tally` of an earlier core of the same pool carry on what it learnt and counted."""
         self.forecast: Forecast = ObservedService() if forecast is None else forecast
         self._policy = policy
         self._ledger = Ledger()
@@ -59,7 +60,7 @@ class AdmissionCore:
         )
         self._identities = Identities(policy.max_remembered_keys)
         self._hints = RetryHints(self.forecast)
-        self._tally = Tally()
+        self._tally = Tally() if tally is None else tally
         self._dropped: dict[int, Hold] = {}
         self._last_ticket = 0
         self._now_ns: int | None = None

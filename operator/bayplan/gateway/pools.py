@@ -1,0 +1,292 @@
+"""One model's replicas behind one admission core: who is let in, who waits, and on which replica.
+
+`planning.admission` decides; a pool wakes those that waited, keeps the core's picture of the replicas equal to what is
+watched, and calls the core when a wait has to end.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bayplan.gateway.endpoints import EngineFacts, HeadView, ModelView
+from bayplan.gateway.places import Place
+from bayplan.gateway.settings import GatewaySettings
+from bayplan.planning.admission.core import AdmissionCore
+from bayplan.planning.admission.forecast import ObservedService
+from bayplan.planning.admission.records import (
+    AdmissionPolicy,
+    AdmissionRequest,
+    Admitted,
+    Changed,
+    End,
+    Queued,
+    Readings,
+    Replayed,
+    Resources,
+    Settled,
+    TenantPolicy,
+)
+from bayplan.planning.admission.sheds import Shed
+from bayplan.planning.admission.tally import Tally
+
+DEFAULT_BLOCK_SIZE = 16
+"""Tokens per KV block while no replica has told its own."""
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One head that is known to the pool, and what its engine has."""
+
+    head: HeadView
+    facts: EngineFacts
+    routable: bool
+
+
+class Pool:
+    """Admission and replicas of one InferenceModel. All of it belongs to one event loop."""
+
+    def __init__(
+        self,
+        model: ModelView,
+        settings: GatewaySettings,
+        tenants: Mapping[str, TenantPolicy],
+        *,
+        now_ns: Callable[[], int] = time.monotonic_ns,
+        on_answered: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model = model
+        self.replicas: dict[str, Replica] = {}
+        """By pod uid."""
+        self._settings = settings
+        self._tenants = tenants
+        self._now_ns = now_ns
+        self._on_answered = on_answered
+        self._tally = Tally()
+        self._forecast = ObservedService()
+        self._block_size = DEFAULT_BLOCK_SIZE
+        self._core = self._new_core()
+        self._places: dict[int, Place] = {}
+        self._waiters: dict[int, asyncio.Future[Place | Shed]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._closed = False
+
+    # -- requests
+
+    async def enter(self, request: AdmissionRequest) -> Place | Shed:
+        """Return a place, after a wait if need be, or the refusal. Cancelling it leaves the queue."""
+        decided = self._core.decide(request, self._now_ns())
+        self._settle(decided.settled)
+        match decided.decision:
+            case Admitted() as admitted:
+                self._arm()
+                return self._place(admitted)
+            case Replayed() as replayed:
+                return replayed.shed
+            case Shed() as shed:
+                return shed
+            case Queued() as queued:
+                return await self._wait(queued.ticket)
+
+    async def _wait(self, ticket: int) -> Place | Shed:
+        waiter: asyncio.Future[Place | Shed] = asyncio.get_running_loop().create_future()
+        self._waiters[ticket] = waiter
+        self._arm()
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if self._waiters.pop(ticket, None) is not None:
+                self._after(self._core.release(ticket, self._now_ns(), end=End.CANCELLED).settled)
+            elif not waiter.cancelled() and isinstance(place := waiter.result(), Place):
+                place.release(End.CANCELLED)
+            raise
+
+    # -- places
+
+    def first_token(self, place: Place) -> None:
+        """See `PlaceOwner`."""
+        self._core.first_token(place.ticket, self._now_ns())
+
+    def give_back(self, place: Place, end: End, output_tokens: int | None) -> None:
+        """See `PlaceOwner`."""
+        self._places.pop(place.ticket, None)
+        released = self._core.release(place.ticket, self._now_ns(), end=end, output_tokens=output_tokens)
+        self._after(released.settled)
+        self._on_answered()
+
+    def move(self, place: Place, avoid: frozenset[str]) -> Shed | None:
+        """See `PlaceOwner`."""
+        decided = self._core.relocate(place.ticket, self._now_ns(), avoid=avoid)
+        decision = decided.decision
+        shed = None
+        if isinstance(decision, Admitted):
+            place.replica, place.lost, place.waiting_for_answer = decision.replica, False, True
+        else:
+            place.held = False
+            self._places.pop(place.ticket, None)
+            shed = decision if isinstance(decision, Shed) else None
+        self._after(decided.settled)
+        self._on_answered()
+        return shed
+
+    def answered(self, place: Place) -> None:  # noqa: ARG002 - the signature is the protocol's
+        """See `PlaceOwner`."""
+        self._on_answered()
+
+    def has_other(self, place: Place) -> bool:
+        """Whether any other replica takes requests."""
+        return any(uid != place.replica and replica.routable for uid, replica in self.replicas.items())
+
+    def unanswered(self, uid: str) -> bool:
+        """Whether requests may be under way to this replica that it does not show yet."""
+        return any(place.replica == uid and place.waiting_for_answer for place in self._places.values())
+
+    # -- replicas
+
+    def set_replica(self, head: HeadView, facts: EngineFacts) -> None:
+        """Add a warm head or take in what has changed of it."""
+        routable = head.routable and head.revision in self.model.serving
+        known = self.replicas.get(head.uid)
+        if known is None and not routable:
+            return  # it never served here: nothing to route, nothing to drain
+        if not self.replicas:
+            self._adopt_block_size(facts.block_size)
+        self.replicas[head.uid] = Replica(head, facts, routable)
+        self._core.set_policy(self._policy())
+        changed = self._core.set_replica(
+            head.uid,
+            capacity=self._capacity(facts),
+            now_ns=self._now_ns(),
+            draining=not routable,
+        )
+        self._apply(changed)
+
+    def remove_replica(self, uid: str) -> None:
+        """Forget a head that is gone; whoever held room there is told."""
+        if self.replicas.pop(uid, None) is not None:
+            self._apply(self._core.remove_replica(uid, self._now_ns()))
+
+    def set_model(self, model: ModelView) -> None:
+        """Take in a changed model."""
+        self.model = model
+        for replica in list(self.replicas.values()):
+            self.set_replica(replica.head, replica.facts)
+
+    def set_tenants(self, tenants: Mapping[str, TenantPolicy]) -> None:
+        """Judge from now on by other tenants' policies."""
+        self._tenants = tenants
+        self._core.set_policy(self._policy())
+
+    def close(self) -> None:
+        """Admit nothing more; what waits is sent away, what runs goes on."""
+        self._closed = True
+        self._apply(self._core.close(self._now_ns()))
+
+    # -- reads
+
+    @property
+    def ready(self) -> bool:
+        """Whether any replica takes requests."""
+        return any(replica.routable for replica in self.replicas.values())
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence in tokens that every replica takes."""
+        return min((r.facts.max_model_len for r in self.replicas.values() if r.routable), default=self._own_length)
+
+    @property
+    def held(self) -> int:
+        """Requests that hold a place."""
+        return len(self._places)
+
+    def running(self) -> Counter[str]:
+        """Requests that each replica has taken up, by pod uid."""
+        return Counter(place.replica for place in self._places.values() if not place.waiting_for_answer)
+
+    def readings(self) -> Readings:
+        """Return the core's account."""
+        return self._core.readings()
+
+    # -- inside
+
+    @property
+    def _own_length(self) -> int:
+        return self.model.max_model_len
+
+    def _policy(self) -> AdmissionPolicy:
+        settings = self._settings
+        return AdmissionPolicy(
+            block_size=self._block_size,
+            max_tokens_per_request=self.max_model_len,
+            max_queued_requests=settings.max_queued_requests,
+            max_wait_seconds=settings.max_wait_seconds,
+            remember_seconds=settings.remember_seconds,
+            tenants=self._tenants,
+        )
+
+    def _new_core(self) -> AdmissionCore:
+        return AdmissionCore(self._policy(), self._forecast, self._tally)
+
+    def _adopt_block_size(self, block_size: int) -> None:
+        """Count in the first replica's blocks. Without a replica nothing is held and nothing waits."""
+        if block_size != self._block_size and not self._places and not self._waiters:
+            self._block_size = block_size
+            self._core = self._new_core()
+            if self._closed:
+                self._core.close(self._now_ns())
+
+    def _capacity(self, facts: EngineFacts) -> Resources:
+        """The engine's blocks in blocks of the pool.
+
+        Where its own are larger, every sequence may waste up to the difference: that much is left out.
+        """
+        own, wasted = facts.block_size, 0
+        if own > self._block_size:
+            wasted = facts.max_num_seqs * -(-(own - self._block_size) // self._block_size)
+        blocks = facts.kv_blocks * own // self._block_size - wasted
+        return Resources(max(1, blocks), facts.max_num_seqs)
+
+    def _place(self, admitted: Admitted) -> Place:
+        place = self._places[admitted.ticket] = Place(self, admitted)
+        return place
+
+    def _apply(self, changed: Changed) -> None:
+        self._after(changed.settled)
+        for ticket in changed.dropped:
+            place = self._places.get(ticket)
+            if place is not None:
+                place.lost = True
+                if place.on_lost is not None:
+                    place.on_lost()
+
+    def _after(self, settled: tuple[Settled, ...]) -> None:
+        self._settle(settled)
+        self._arm()
+
+    def _settle(self, settled: tuple[Settled, ...]) -> None:
+        for one in settled:
+            waiter = self._waiters.pop(one.ticket, None)
+            outcome = self._place(one.decision) if isinstance(one.decision, Admitted) else one.decision
+            if waiter is not None and not waiter.done():
+                waiter.set_result(outcome)
+            elif isinstance(outcome, Place):
+                outcome.release(End.CANCELLED)
+
+    def _arm(self) -> None:
+        due = self._core.next_expiry_ns
+        if due is None:
+            return
+        if self._timer is not None:
+            if self._timer_ns <= due:
+                return  # it fires early enough, and arms itself again
+            self._timer.cancel()
+        delay = max(0.0, (due - self._now_ns()) / NANOSECONDS)
+        self._timer_ns = due
+        self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        self._apply(self._core.expire(self._now_ns()))
