@@ -44,38 +44,23 @@ ANNOTATION_DRAINING: Final = f"{GROUP}/draining"
 """RFC 3339 time since which the pod is leaving; readers route nothing new to it."""
 ANNOTATION_ADMISSION: Final = f"{GROUP}/admission"
 """On rank 0 only, from its creation on: what one replica holds, as JSON {kvBlocks, blockSize, maxNumSeqs,
-maxModelLen}."""
+maxModelLen} of whole numbers. Without it a gateway asks the engine."""
 ANNOTATION_NODE_DRAIN: Final = f"{GROUP}/drain"
 """On a Node, written by people: empty it by moving groups first."""
-
-ANNOTATION_ADMISSION: Final = f"{GROUP}/admission"
-"""On rank 0, written by the operator: what requests may reserve of this replica, as JSON.
-
-Members kvBlocks, blockSize, maxNumSeqs, maxModelLen: whole numbers of at least 1. Without it a gateway asks the engine.
-"""
 
 ANNOTATION_LAYOUTS: Final = f"{GROUP}/layouts"
 """On a ControllerRevision: the derived layout per GPU product as JSON, kept while it stays feasible."""
 
 # --- gateways --------------------------------------------------------------------------------------------------------
 LABEL_GATEWAY: Final = f"{GROUP}/gateway"
-"""On the Lease by which a gateway announces itself. The value is the uid of its Pod; `spec.holderIdentity` is the Pod's
-name, in the Lease's own namespace, and readers take the address from that Pod alone.
-"""
-ANNOTATION_ACKNOWLEDGED_DRAINING: Final = f"{GROUP}/acknowledged-draining"
-"""On a gateway's Lease: JSON list of the uids of draining pods to which this gateway sends nothing more."""
-GATEWAY_PORT: Final = 8000
-"""Where a gateway's Pod answers clients."""
-GATEWAY_ADMIN_PORT: Final = 8080
-"""Where a gateway's Pod answers `/healthz`, `/readyz`, `/metrics` and `/evidence`: for the cluster, not for clients."""
-
-# --- gateways --------------------------------------------------------------------------------------------------------
-LABEL_GATEWAY: Final = f"{GROUP}/gateway"
-"""On the Lease that each gateway renews. `spec.holderIdentity` is the name of its Pod, in the Lease's namespace."""
+"""On the Lease that each gateway renews; the value is the uid of its Pod. `spec.holderIdentity` is the Pod's name, in
+the Lease's own namespace, and readers take the address from that Pod alone."""
 ANNOTATION_DRAINING_PODS: Final = f"{GROUP}/draining-pods"
 """On a gateway's Lease: uids of draining head pods to which it sends nothing new, as a JSON list."""
 GATEWAY_PORT: Final = 8080
-"""Port of the gateway's Pod: requests, `/metrics` and `/evidence`."""
+"""Where a gateway's Pod answers `/healthz`, `/readyz`, `/metrics` and `/evidence`: for the cluster, not for clients."""
+GATEWAY_CLIENT_PORT: Final = 8000
+"""Where a gateway's Pod answers clients."""
 
 # --- pods ------------------------------------------------------------------------------------------------------------
 SCHEDULING_GATE: Final = f"{GROUP}/placement"

@@ -130,9 +130,7 @@ class Announcement:
                 names.APP_COMPONENT: "gateway",
                 names.APP_MANAGED_BY: names.MANAGED_BY,
             },
-            "annotations": {
-                names.ANNOTATION_ACKNOWLEDGED_DRAINING: json.dumps(sorted(acknowledged), separators=(",", ":"))
-            },
+            "annotations": {names.ANNOTATION_DRAINING_PODS: json.dumps(sorted(acknowledged), separators=(",", ":"))},
             # The Pod's end is the Lease's: a gateway that was killed leaves nothing behind.
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}],
         }

@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.api.names import GATEWAY_ADMIN_PORT, GATEWAY_PORT
+from bayplan.api.names import GATEWAY_CLIENT_PORT, GATEWAY_PORT
 from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.clock import Clock, SystemClock, sleep
 from bayplan.cluster.port import Port
@@ -46,8 +46,8 @@ class Sockets:
     """Where it listens; port 0 takes a free one."""
 
     address: str = "0.0.0.0"
-    port: int = GATEWAY_PORT
-    admin_port: int = GATEWAY_ADMIN_PORT
+    port: int = GATEWAY_CLIENT_PORT
+    admin_port: int = GATEWAY_PORT
 
 
 class GatewayRuntime:
