@@ -23,7 +23,9 @@ class Kind:
     definition: Path
     """The CustomResourceDefinition."""
     valid: Callable[[], Json]
-    """Returns a valid spec in which every field of the schema is set, and that can be fulfilled."""
+    """Returns a valid spec that can be fulfilled, in which every field of the schema is set that `variants` has not."""
+    variants: Callable[[], Mapping[str, Json]] = dict
+    """Returns, by path of a member that excludes others, a valid spec with that member and without those others."""
     children: Mapping[str, str]
     """Collections in which objects owned by one of the kind may be."""
     kept: frozenset[str] = frozenset()
@@ -38,6 +40,13 @@ class Kind:
     def manifest(self, name: str, spec: Json) -> Json:
         """Return an object."""
         return {"apiVersion": self.api_version, "kind": self.name, "metadata": {"name": name}, "spec": spec}
+
+    def valid_at(self, path: str) -> Json:
+        """Return a valid spec in which the field at `path` is set."""
+        for root, spec in self.variants().items():
+            if path == root or path.startswith((f"{root}.", f"{root}[")):
+                return spec
+        return self.valid()
 
     def schema(self) -> Json:
         """Return the schema of the spec."""
@@ -72,12 +81,24 @@ def _model_needs(namespace: str) -> list[Json]:
     ]
 
 
+def _valid_model() -> Json:
+    found: Json = yaml.safe_load((HERE / "inferencemodel.yaml").read_text())
+    return found
+
+
+def _autoscaled_model() -> Json:
+    spec = _valid_model()
+    del spec["replicas"]
+    return spec | {"autoscaling": yaml.safe_load((HERE / "autoscaling.yaml").read_text())}
+
+
 INFERENCE_MODEL = Kind(
     name=names.INFERENCEMODEL_KIND,
     plural=names.INFERENCEMODEL_PLURAL,
     api_version=names.API_VERSION,
     definition=HERE.parents[1] / "crds" / f"{names.GROUP}_{names.INFERENCEMODEL_PLURAL}.yaml",
-    valid=lambda: yaml.safe_load((HERE / "inferencemodel.yaml").read_text()),
+    valid=_valid_model,
+    variants=lambda: {"spec.autoscaling": _autoscaled_model()},
     children={
         "pods": "/api/v1/namespaces/{namespace}/pods",
         "services": "/api/v1/namespaces/{namespace}/services",

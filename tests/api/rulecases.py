@@ -5,7 +5,7 @@ from typing import Any
 
 from bayplan.api.engineargs import RESERVED_ENV, RESERVED_FLAGS
 from e2e.specwalk.boundaries import Json, Location, change, put
-from tests.api.specs import FULL_SPEC
+from tests.api.specs import FULL_AUTOSCALING, FULL_SPEC
 
 ABSENT = object()
 Edits = dict[Location, Any]
@@ -51,7 +51,13 @@ _REQUESTS: Location = ("template", "resources", "requests")
 _LIMITS: Location = ("template", "resources", "limits")
 _SOURCE: Location = ("template", "env", 0, "valueFrom")
 _VOLUME: Location = ("template", "volumes", 0)
+_AUTOSCALED: Edits = {("replicas",): ABSENT, ("autoscaling",): FULL_AUTOSCALING}
 _CONFIG_VOLUME: Location = ("template", "volumes", 1)
+
+
+def _autoscaled(**changes: Any) -> Edits:
+    return _AUTOSCALED | {("autoscaling", name): value for name, value in changes.items()}
+
 
 RULE_CASES = [
     RuleCase(
@@ -227,6 +233,31 @@ RULE_CASES = [
         accept=[{("engine", "env"): ABSENT}, {("template", "env"): ABSENT}, {("template",): ABSENT}],
         reject=_values(("engine", "env", 0, "name"), "HF_TOKEN", "REGION"),
     ),
+    RuleCase(
+        path="spec",
+        says="replicas must be absent where autoscaling decides",
+        accept=[_AUTOSCALED, {("replicas",): ABSENT}, {("replicas",): 0}],
+        reject=[{("autoscaling",): FULL_AUTOSCALING}, _AUTOSCALED | {("replicas",): 0}],
+    ),
+    RuleCase(
+        path="spec.autoscaling",
+        says="minReplicas must not exceed maxReplicas",
+        accept=[_autoscaled(minReplicas=8), _autoscaled(minReplicas=ABSENT, maxReplicas=1)],
+        reject=[_autoscaled(minReplicas=9), _autoscaled(maxReplicas=1)],
+    ),
+    RuleCase(
+        path="spec.autoscaling",
+        says="at least 2 times sampleSeconds",
+        accept=[
+            _autoscaled(scaleDownStabilizationSeconds=20),
+            _autoscaled(sampleSeconds=100),
+            _autoscaled(sampleSeconds=ABSENT, scaleDownStabilizationSeconds=ABSENT),
+        ],
+        reject=[
+            _autoscaled(scaleDownStabilizationSeconds=19),
+            _autoscaled(sampleSeconds=101),
+        ],
+    ),
 ]
 """Examples for every rule that looks at one spec. Rules about a change have tests of their own."""
 
@@ -237,9 +268,20 @@ COMPANIONS: dict[str, Edits] = {
     "spec.concurrency": {("engine", "maxNumSeqs"): ABSENT},
     "spec.placement.tolerations[].operator": {(*_TOLERATION, "value"): ""},
     "spec.placement.tolerations[].effect": {(*_TOLERATION, "tolerationSeconds"): ABSENT},
+    "spec.autoscaling.minReplicas": {("autoscaling", "maxReplicas"): 10_000},
+    "spec.autoscaling.maxReplicas": {("autoscaling", "minReplicas"): ABSENT},
+    "spec.autoscaling.scaleDownStabilizationSeconds": {("autoscaling", "sampleSeconds"): 1},
+    "spec.autoscaling.sampleSeconds": {("autoscaling", "scaleDownStabilizationSeconds"): 600},
     "spec.template.resources.requests": {_LIMITS: ABSENT},
     "spec.template.resources.requests.*": {_LIMITS: ABSENT},
     "spec.template.resources.limits": {_REQUESTS: ABSENT},
     "spec.template.resources.limits.*": {_REQUESTS: ABSENT},
 }
 """Edits that keep the rules over several fields satisfied while one field goes to its bound."""
+
+
+def companions(path: str) -> Edits:
+    """Return the edits of the full spec that the cases of a field need."""
+    if path == "spec.autoscaling" or path.startswith("spec.autoscaling."):
+        return _AUTOSCALED | COMPANIONS.get(path, {})
+    return COMPANIONS.get(path, {})

@@ -98,6 +98,19 @@ FULL_SPEC: Json = {
     "suspend": True,
 }
 
+FULL_AUTOSCALING: Json = {
+    "policy": "Seed",
+    "minReplicas": 2,
+    "maxReplicas": 8,
+    "serviceTokensPerSecond": 2500.5,
+    "targetUtilization": 0.75,
+    "queueDrainSeconds": 30,
+    "scaleUpCooldownSeconds": 20,
+    "scaleDownStabilizationSeconds": 200,
+    "sampleSeconds": 10,
+}
+"""Every field of `autoscaling`, which excludes `replicas`."""
+
 FULL_STATUS: Json = {
     "observedGeneration": 3,
     "replicas": 2,
@@ -146,7 +159,25 @@ FULL_STATUS: Json = {
         ],
         "pendingReason": "1 of 3: needs 4 GPUs, node-c has 2 free",
     },
+    "scaling": {
+        "desiredReplicas": 3,
+        "reason": "ScaleUp",
+        "message": "demand 3 (rate 2 + queue 1) within 1 to 4; 2 to 3",
+        "decidedTime": "2026-01-02T03:04:05Z",
+        "observedTime": "2026-01-02T03:04:04Z",
+        "arrivalTokensPerSecond": 160.5,
+        "queuedTokens": 800,
+        "coverage": 0.75,
+        "rateReplicas": 2,
+        "queueReplicas": 1,
+        "demandReplicas": 3,
+        "windowReplicas": 3,
+        "readyTokensPerSecond": 160,
+        "lastScaleTime": "2026-01-02T03:04:05Z",
+        "lastRiseQueueReplicas": 1,
+    },
     "revisions": {"target": "0123456789", "serving": ["0123456789"]},
+    "endpoint": "http://llama.team.svc:8000/v1",
     "conditions": [
         {
             "type": "Ready",

@@ -167,6 +167,25 @@ async def test_scale_obeys_the_bounds_of_replicas(api: KubeApi, namespace: str) 
     assert (await api.get(path))["spec"]["replicas"] == 0
 
 
+async def test_autoscaling_is_filled_up_and_takes_replicas_out_of_everybodys_hands(
+    api: KubeApi, namespace: str
+) -> None:
+    written = {"maxReplicas": 4, "serviceTokensPerSecond": 2500}
+    stored = await api.create(COLLECTION.format(namespace), model(MINIMAL_SPEC | {"autoscaling": written}))
+    assert stored["spec"]["autoscaling"] == written | {
+        "policy": "Seed",
+        "minReplicas": 1,
+        "targetUtilization": 0.8,
+        "queueDrainSeconds": 60,
+        "scaleUpCooldownSeconds": 15,
+        "scaleDownStabilizationSeconds": 300,
+        "sampleSeconds": 15,
+    }
+    assert "replicas" not in stored["spec"]
+    with pytest.raises(ApiError, match="replicas must be absent where autoscaling decides"):
+        await api.patch(f"{COLLECTION.format(namespace)}/llama/scale", {"spec": {"replicas": 2}})
+
+
 async def test_columns_show_what_the_on_call_looks_for(cluster: Cluster, api: KubeApi, namespace: str) -> None:
     await api.create(COLLECTION.format(namespace), model(MINIMAL_SPEC))
     await apply_status(api, namespace, InferenceModelStatus.model_validate(FULL_STATUS))

@@ -15,15 +15,14 @@ from bayplan.api.structural import structural_schema
 from bayplan.api.validation import parse_spec
 from e2e.localcluster import KubeApi
 from e2e.specwalk.boundaries import Case, Json, cases_of, constraints, locations, paths, put, rules
-from tests.api.rulecases import COMPANIONS, RULE_CASES, RuleCase, edited
+from tests.api.rulecases import RULE_CASES, RuleCase, companions, edited
 from tests.api.server import COLLECTION, refusal
 from tests.api.specs import FULL_SPEC, FULL_STATUS, MINIMAL_SPEC, model
 
 SPEC = structural_schema(InferenceModelSpec, with_defaults=True)
 STATUS = structural_schema(InferenceModelStatus, with_defaults=False)
 SPEC_CASES = {
-    path: cases_of(path, schema=SPEC, full=edited(COMPANIONS.get(path, {})), root="spec")
-    for path in paths(SPEC, "spec")
+    path: cases_of(path, schema=SPEC, full=edited(companions(path)), root="spec") for path in paths(SPEC, "spec")
 }
 STATUS_CASES = {
     path: cases_of(path, schema=STATUS, full=FULL_STATUS, root="status") for path in paths(STATUS, "status")

@@ -37,7 +37,9 @@ def test_every_step_changes_the_spec_and_no_two_are_equal(kind: Kind) -> None:
 
 
 def test_valid_object_is_valid() -> None:
-    assert not isinstance(parse_spec(KINDS["inferencemodels"].valid()), list)
+    kind = KINDS["inferencemodels"]
+    for spec in (kind.valid(), *kind.variants().values()):
+        assert not isinstance(parse_spec(spec), list)
 
 
 def test_equal_seeds_choose_equal_steps(kind: Kind) -> None:

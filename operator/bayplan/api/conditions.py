@@ -23,6 +23,7 @@ class ConditionType(StrEnum):
     MEMORY_FIT = "MemoryFit"
     PLACED = "Placed"
     WARM = "Warm"
+    SCALING_ACTIVE = "ScalingActive"
     CURRENT = "Current"
     READY = "Ready"
     RECONCILING = "Reconciling"
@@ -61,6 +62,15 @@ class Reason(StrEnum):
     ENGINE_FAILED = "EngineFailed"
     IMAGE_PULL_ERROR = "ImagePullError"
     NOTHING_TO_WARM = "NothingToWarm"
+    # ScalingActive
+    DEMAND_KNOWN = "DemandKnown"
+    COLLECTING_METRICS = "CollectingMetrics"
+    METRICS_MISSING = "MetricsMissing"
+    METRICS_INVALID = "MetricsInvalid"
+    METRICS_UNREACHABLE = "MetricsUnreachable"
+    METRICS_STALE = "MetricsStale"
+    METRICS_INCOMPLETE = "MetricsIncomplete"
+    NO_READY_REPLICA = "NoReadyReplica"
     # Current
     CURRENT = "Current"
     REPLACING = "Replacing"

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
+from bayplan.api.autoscaling import Autoscaling
 from bayplan.api.engineargs import EngineArgument, EnvName
 from bayplan.api.meta import ATOMIC, ATOMIC_MAP, Exact, Flag, Keyed, LabelKey, LabelValue, Schema, WholeNumber
 from bayplan.api.podtemplate import PodTemplate, TolerationList
@@ -220,6 +221,12 @@ class InferenceModelSpec(Schema):
             holds=_env_names_differ,
             field="template.env",
         ),
+        Rule(
+            expression="!has(self.replicas) || !has(self.autoscaling)",
+            message="replicas must be absent where autoscaling decides",
+            holds=lambda self: self.replicas is None or self.autoscaling is None,
+            field="replicas",
+        ),
     )
 
     model: Model
@@ -236,6 +243,8 @@ class InferenceModelSpec(Schema):
     """Where replicas may run."""
     replicas: Annotated[WholeNumber, Field(ge=0, le=10_000)] | None = None
     """Engine replicas; absent means one. Without a schema default, so that Git may leave it to `kubectl scale`."""
+    autoscaling: Autoscaling | None = None
+    """Let the operator follow demand; excludes `replicas`."""
     warmup: Warmup = Warmup()
     """How a replica proves that it can generate."""
     drain: Drain = Drain()
@@ -247,7 +256,9 @@ class InferenceModelSpec(Schema):
 
     @property
     def wanted_replicas(self) -> int:
-        """Replicas asked for, after `suspend` and the meaning of absence."""
+        """Replicas that the spec alone asks for; with autoscaling, the fewest."""
         if self.suspend:
             return 0
+        if self.autoscaling is not None:
+            return self.autoscaling.min_replicas
         return 1 if self.replicas is None else self.replicas

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from bayplan.api.autoscaling import ScalingStatus
 from bayplan.api.conditions import MAX_CONDITIONS, Condition
 from bayplan.api.meta import ATOMIC, Count, Exact, Generation, Keyed, LongText, ShortText, StatusSchema, TimeText
 
@@ -166,8 +167,12 @@ class InferenceModelStatus(StatusSchema):
     """Memory plan per GPU product."""
     placement: PlacementStatus = PlacementStatus()
     """Groups on nodes."""
+    scaling: ScalingStatus | None = None
+    """The last scaling decision; absent without `spec.autoscaling`."""
     revisions: RevisionStatus = RevisionStatus()
     """Revisions asked for and served."""
+    endpoint: ShortText = ""
+    """Address inside the cluster that spreads requests over the ready replicas, without admission."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), Keyed("type")] = ()
     """Conditions by type."""
 

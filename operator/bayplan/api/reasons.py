@@ -130,6 +130,44 @@ REASON_HELP: Final = MappingProxyType(
             do="Check `engine.image` and `template.imagePullSecrets`.",
         ),
         Reason.NOTHING_TO_WARM: _help(_T.WARM, means="No replica has a place yet."),
+        Reason.DEMAND_KNOWN: _help(
+            _T.SCALING_ACTIVE, means="Demand is measured, and replicas follow it; `status.scaling` has the numbers."
+        ),
+        Reason.COLLECTING_METRICS: _help(
+            _T.SCALING_ACTIVE, means="A rate needs two samples, and there are fewer yet. Nothing falls meanwhile."
+        ),
+        Reason.METRICS_MISSING: _help(
+            _T.SCALING_ACTIVE,
+            means="A source answers without a metric that demand is computed from. Nothing falls meanwhile.",
+            do="Compare the name in the message with the nearest one that the source has; an engine of another "
+            "version may have renamed it.",
+        ),
+        Reason.METRICS_INVALID: _help(
+            _T.SCALING_ACTIVE,
+            means="A source answers with NaN, infinity, a negative number, a time in the future, or no metrics at "
+            "all. Nothing falls meanwhile.",
+            do="Look at what the source in the message answers under `/metrics`.",
+        ),
+        Reason.METRICS_UNREACHABLE: _help(
+            _T.SCALING_ACTIVE,
+            means="No answer came from where demand is measured. Nothing falls meanwhile.",
+            do="Check the network between operator and the source in the message, and NetworkPolicies.",
+        ),
+        Reason.METRICS_STALE: _help(
+            _T.SCALING_ACTIVE,
+            means="The newest measurement is too old to decide by. Nothing falls meanwhile.",
+            do="Check that Prometheus still scrapes the pods, and not less often than `autoscaling.sampleSeconds`.",
+        ),
+        Reason.METRICS_INCOMPLETE: _help(
+            _T.SCALING_ACTIVE,
+            means="Too few of the sources answered, or some counted anew after a restart. Nothing falls meanwhile.",
+            do="Nothing if replicas have just started; else look at those that the message names.",
+        ),
+        Reason.NO_READY_REPLICA: _help(
+            _T.SCALING_ACTIVE,
+            means="No replica is ready and no gateway is live, so nobody can say what is asked for.",
+            do="Look at Placed and Warm.",
+        ),
         Reason.CURRENT: _help(_T.CURRENT, means="What serves is what the spec asks for."),
         Reason.REPLACING: _help(
             _T.CURRENT,
@@ -143,7 +181,12 @@ REASON_HELP: Final = MappingProxyType(
             means="Fewer replicas serve than are wanted.",
             do="Look at Placed and Warm.",
         ),
-        Reason.SUSPENDED: _help(_T.READY, means="`suspend` is set.", do="Set `suspend: false` to serve again."),
+        Reason.SUSPENDED: _help(
+            _T.READY,
+            _T.SCALING_ACTIVE,
+            means="`suspend` is set.",
+            do="Set `suspend: false` to serve again.",
+        ),
         Reason.DRAINING: _help(
             _T.READY, _T.RECONCILING, means="Replicas finish running requests before they are deleted."
         ),

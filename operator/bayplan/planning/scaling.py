@@ -16,27 +16,12 @@ which may raise and never lowers; after a restart one window passes before anyth
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from fractions import Fraction
 from itertools import pairwise
 
+from bayplan.api.autoscaling import ScalingReason
 from bayplan.planning.measurements import Measured, Unknown
 from bayplan.planning.numbers import InvalidInput, count, exact, not_negative, positive, share
-
-
-class ScalingReason(StrEnum):
-    """Why the target is what it is."""
-
-    SCALE_UP = "ScaleUp"
-    SCALE_DOWN = "ScaleDown"
-    STEADY = "Steady"
-    HOLD_COOLDOWN = "HoldCooldown"
-    HOLD_UNCONFIRMED = "HoldUnconfirmed"
-    HOLD_STABILIZATION = "HoldStabilization"
-    HOLD_STALE_METRICS = "HoldStaleMetrics"
-    HOLD_UNKNOWN_METRICS = "HoldUnknownMetrics"
-    HOLD_AFTER_RESTART = "HoldAfterRestart"
-
 
 UNKNOWN_REASONS = frozenset({ScalingReason.HOLD_STALE_METRICS, ScalingReason.HOLD_UNKNOWN_METRICS})
 """Reasons that say that the demand is not known."""
