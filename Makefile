@@ -4,6 +4,8 @@ UV ?= uv
 
 VENV := .venv
 RUN := $(VENV)/bin/python
+# Tests mostly wait for a control plane, so three processes suit two cores.
+WORKERS ?= 3
 STAMP := $(VENV)/.installed
 EMIT := -m bayplan.api.emitter crds/ --docs docs --chart charts/bayplan
 COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-emit-find-links \
@@ -34,7 +36,7 @@ demo-all: $(STAMP) ## Show every scene there is
 	$(RUN) -m e2e.scenarios.demo --all
 
 test: $(STAMP) ## Run all tests; builds the control plane the first time
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses=$(WORKERS) --dist=loadgroup
 
 chaos: $(STAMP) ## Long faults, spec walk and soak with real processes (1 to 2 hours); CHAOS="--only CLASS --seed N" narrows the first
 	$(RUN) -m e2e.chaos $(CHAOS)

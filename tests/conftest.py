@@ -21,12 +21,25 @@ settings.register_profile("fresh", deadline=None)
 settings.load_profile("repeatable")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs the API server, so that `-m "not apiserver"` leaves out all of it."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what needs the API server, keep users of one control plane in one process, and begin with what takes long.
+
+    The mark lets `-m "not apiserver"` leave out all of it.
+    """
     for item in items:
-        if "cluster" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "cluster" in fixtures:
             item.add_marker("apiserver")
+        for shared in ("cluster", "chaos_cluster"):
+            if shared in fixtures:
+                item.add_marker(pytest.mark.xdist_group(shared))
+    yield
+    items.sort(key=_takes_long, reverse=True)  # stable: within both parts the drawn order stays
+
+
+def _takes_long(item: pytest.Item) -> tuple[bool, bool]:
+    return "chaos_cluster" in getattr(item, "fixturenames", ()), item.get_closest_marker("timeout") is not None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -1,4 +1,5 @@
 import asyncio
+import logging
 from decimal import Decimal
 from pathlib import Path
 
@@ -191,7 +192,10 @@ async def test_a_watch_sees_additions_changes_deletions_in_order_and_ends_by_its
     assert versions == sorted(set(versions)), "a deletion has a version of its own, too"
 
 
-async def test_an_event_is_accepted_and_its_series_counted(client: ApiClient, namespace: str, api: KubeApi) -> None:
+async def test_an_event_is_accepted_and_its_series_counted(
+    client: ApiClient, namespace: str, api: KubeApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     model = await client.create(INFERENCE_MODELS, namespace, make_model("m"))
     clock = FakeClock()
     recorder = EventRecorder(client, controller="bayplan-operator", instance="test-1", clock=clock)
@@ -215,7 +219,7 @@ async def test_an_event_is_accepted_and_its_series_counted(client: ApiClient, na
     await becomes([("InsufficientMemory", 2)])
     recorder.record(Subject(NODES, Key("", "n1"), "u"), "Normal", "Drained", "x")
     await recorder.flush()
-    assert recorder.dropped == 0
+    assert recorder.dropped == 0, caplog.text
     writing.cancel()
     await asyncio.gather(writing, return_exceptions=True)
 

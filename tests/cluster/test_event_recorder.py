@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bayplan.cluster.errors import Forbidden, LeaseLost, TooManyRequests
+from bayplan.cluster.errors import AlreadyExists, Forbidden, LeaseLost, TooManyRequests
 from bayplan.cluster.events import (
     MAX_NOTE,
     MAX_QUEUED,
@@ -122,6 +122,17 @@ async def test_long_names_and_notes_fit(rig: Rig) -> None:
     assert len(event["metadata"]["name"]) == 253
     assert len(event["note"]) == MAX_NOTE
     assert event["note"].endswith("…")
+
+
+async def test_an_event_whose_answer_was_lost_is_not_dropped(rig: Rig) -> None:
+    rig.api.fail_next("create", "events", AlreadyExists("exists", status=409), after_success=True)
+    rig.recorder.record(subject(), "Normal", "Ready", "x")
+    await settle()
+    rig.recorder.record(subject(), "Normal", "Ready", "x")
+    await rig.clock.advance(SERIES_SECONDS + 1)
+    (event,) = rig.events()
+    assert event["series"]["count"] == 2
+    assert rig.recorder.dropped == 0
 
 
 @pytest.mark.parametrize("error", [Forbidden("namespace is terminating", status=403), LeaseLost("not the leader")])

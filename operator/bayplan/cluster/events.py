@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from bayplan.cluster.clock import Clock, SystemClock, sleep
-from bayplan.cluster.errors import ApiError, LeaseLost
+from bayplan.cluster.errors import AlreadyExists, ApiError, LeaseLost
 from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import EVENTS, Key, Resource
 
@@ -151,6 +151,8 @@ class EventRecorder:
             else:
                 series = {"count": count, "lastObservedTime": self._stamp()}
                 await self._api.patch_merge(EVENTS, entry.namespace, entry.name, {"series": series})
+        except AlreadyExists:
+            pass  # The name is this entry's alone: an earlier try was done and its answer lost.
         except (ApiError, LeaseLost) as error:
             # Not worth a second try: the next time it happens is a new event.
             self.dropped += 1
