@@ -43,8 +43,20 @@ def test_lint_finds_nothing_but_the_missing_icon() -> None:
     assert report["errors"] == []
 
 
-def test_default_release_installs_operator_roles_definitions_and_metrics() -> None:
-    assert set(render()) == {
+GATEWAY = {
+    ("ServiceAccount", "bayplan-gateway"),
+    ("ClusterRole", "bayplan-gateway"),
+    ("ClusterRoleBinding", "bayplan-gateway"),
+    ("Role", "bayplan-gateway-lease"),
+    ("RoleBinding", "bayplan-gateway-lease"),
+    ("Deployment", "bayplan-gateway"),
+    ("Service", "bayplan-gateway"),
+    ("Service", "bayplan-gateway-metrics"),
+}
+
+
+def test_default_release_installs_operator_gateway_roles_definitions_and_metrics() -> None:
+    assert set(render()) == GATEWAY | {
         ("ServiceAccount", "bayplan"),
         ("ClusterRole", "bayplan-operator"),
         ("ClusterRoleBinding", "bayplan-operator"),
@@ -84,6 +96,8 @@ def test_roles_are_those_of_the_shared_files() -> None:
     for kind, name, file in (
         ("ClusterRole", "bayplan-operator", "operator-rules.yaml"),
         ("Role", "bayplan-lease", "operator-lease-rules.yaml"),
+        ("ClusterRole", "bayplan-gateway", "gateway-rules.yaml"),
+        ("Role", "bayplan-gateway-lease", "gateway-lease-rules.yaml"),
     ):
         assert rendered[kind, name]["rules"] == yaml.safe_load((CHART / "files" / file).read_text())
 

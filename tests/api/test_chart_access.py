@@ -197,10 +197,15 @@ async def test_every_manifest_is_one_that_the_api_server_takes(api: KubeApi, rel
         )
 
 
-async def test_pod_of_the_operator_passes_the_restricted_standard(api: KubeApi, release: Release) -> None:
+@pytest.mark.parametrize("name", ["", "-gateway"])
+async def test_pods_pass_the_restricted_standard(api: KubeApi, release: Release, name: str) -> None:
     level = {"pod-security.kubernetes.io/enforce": "restricted"}
     await api.patch(f"/api/v1/namespaces/{release.namespace}", {"metadata": {"labels": level}})
-    (deployment,) = (entry for entry in release.manifests if entry["kind"] == "Deployment")
+    (deployment,) = (
+        entry
+        for entry in release.manifests
+        if entry["kind"] == "Deployment" and entry["metadata"]["name"] == f"{release.name}{name}"
+    )
     template = deployment["spec"]["template"]
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "operator"}, "spec": template["spec"]}
     pods = f"/api/v1/namespaces/{release.namespace}/pods"

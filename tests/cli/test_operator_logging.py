@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from bayplan.cli.configuration import Logging
-from bayplan.cli.operator import JsonFormatter, set_up_logging
+from bayplan.cli.logs import JsonFormatter, set_up_logging
 
 
 @pytest.fixture(autouse=True)

@@ -36,3 +36,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "bayplan.port" -}}
 {{- dig "listen" "port" 8080 .Values.configuration -}}
 {{- end -}}
+
+{{- define "bayplan.gatewaySelectorLabels" -}}
+app.kubernetes.io/name: bayplan
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: gateway
+{{- end -}}
+
+{{- define "bayplan.gatewayLabels" -}}
+{{ include "bayplan.gatewaySelectorLabels" . }}
+app.kubernetes.io/part-of: bayplan
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "bayplan.gatewayPort" -}}
+{{- dig "gateway" "listen" "port" 8000 .Values.configuration -}}
+{{- end -}}
+
+{{- define "bayplan.gatewayAdminPort" -}}
+{{- dig "gateway" "listen" "adminPort" 8080 .Values.configuration -}}
+{{- end -}}
+
+{{- define "bayplan.gatewayDrainSeconds" -}}
+{{- dig "gateway" "times" "drainSeconds" 300 .Values.configuration -}}
+{{- end -}}

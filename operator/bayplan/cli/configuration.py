@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic_settings import (
     BaseSettings,
@@ -18,6 +18,8 @@ from pydantic_settings import (
 )
 
 from bayplan.api.meta import LabelKey
+from bayplan.cli.gatewayconfiguration import GatewaySection
+from bayplan.cli.sections import Seconds, Section
 from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.lease import LeaseTimes
 from bayplan.planning.members import GroupLimits
@@ -26,15 +28,10 @@ from bayplan.planning.topology import DEFAULT_TOPOLOGY
 from bayplan.reconcile.fleet import FleetLimits
 from bayplan.reconcile.inferencemodel import ReconcileSettings
 
-Seconds = Annotated[float, Field(gt=0, le=86400, allow_inf_nan=False)]
 LevelName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=32)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, validate_by_name=True, validate_by_alias=True)
-
-
-class Limits(_Section):
+class Limits(Section):
     """How long things may take, in seconds."""
 
     incomplete_group_seconds: Seconds = 30.0
@@ -46,14 +43,14 @@ class Limits(_Section):
     forgiven_after_seconds: Seconds = 600.0
 
 
-class Listen(_Section):
+class Listen(Section):
     """Where `/healthz`, `/readyz` and `/metrics` answer; port 0 takes a free one."""
 
     address: str = "0.0.0.0"
     port: Annotated[int, Field(ge=0, le=65535)] = 8080
 
 
-class LeaderElection(_Section):
+class LeaderElection(Section):
     """Times of the Lease, in seconds; they must stand in this order: duration > renew deadline > retry."""
 
     duration_seconds: Seconds = 15.0
@@ -76,7 +73,7 @@ class LeaderElection(_Section):
         )
 
 
-class ApiServer(_Section):
+class ApiServer(Section):
     """How patient the operator is with the API server, in seconds. Below 65 s, watches of quiet kinds begin anew."""
 
     request_seconds: Seconds = 30.0
@@ -100,7 +97,7 @@ class ApiServer(_Section):
         )
 
 
-class Logging(_Section):
+class Logging(Section):
     """How the operator logs."""
 
     format: Literal["console", "json"] = "json"
@@ -129,6 +126,7 @@ class OperatorConfiguration(BaseSettings):
     logging: Logging = Logging()
     workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Models reconciled at the same time."""
+    gateway: GatewaySection = GatewaySection()
 
     @field_validator("topology", mode="after")
     @classmethod

@@ -2,6 +2,7 @@
 
 import typer
 
+from bayplan.cli.gateway import gateway
 from bayplan.cli.operator import operator
 from bayplan.cli.status import status
 
@@ -12,6 +13,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(operator)
+app.command()(gateway)
 app.command()(status)
 
 

@@ -33,6 +33,8 @@ class GatewayPod:
     namespace: str
     name: str
     uid: str
+    bound: bool = True
+    """Whether the Pod exists under this uid, so that the Lease may end with it."""
 
 
 class Announcement:
@@ -131,9 +133,10 @@ class Announcement:
                 names.APP_MANAGED_BY: names.MANAGED_BY,
             },
             "annotations": {names.ANNOTATION_DRAINING_PODS: json.dumps(sorted(acknowledged), separators=(",", ":"))},
-            # The Pod's end is the Lease's: a gateway that was killed leaves nothing behind.
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}],
         }
+        if pod.bound:
+            # The Pod's end is the Lease's: a gateway that was killed leaves nothing behind.
+            metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}]
         spec = {
             "holderIdentity": pod.name,
             "leaseDurationSeconds": max(1, round(self._lease_seconds)),
