@@ -1,38 +1,44 @@
-"""The engine's public surface, read from outside: is it listening, does it list the model, can it generate, is it idle.
+"""The engine from outside: is it listening, does it list the model, can it generate, is it idle."""
 
-Addresses come from pod status alone; redirects are refused and answers are bounded, because what answers there is
-whatever runs in somebody's pod.
-"""
-
-import ipaddress
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import aiohttp
-from prometheus_client.parser import text_string_to_metric_families
-
 from bayplan.api.names import ENGINE_PORT
+from bayplan.telemetry.aliases import VLLM, Signal
+from bayplan.telemetry.exposition import PARSER_ERRORS, read_samples
+from bayplan.telemetry.http import (
+    MAX_ANSWER_BYTES,
+    PodClient,
+    PodError,
+    PodNotListeningError,
+    PodUnreachableError,
+    json_object,
+    pod_url,
+)
 
-MAX_ANSWER_BYTES = 4 * 1024 * 1024
+__all__ = [
+    "MAX_ANSWER_BYTES",
+    "EngineError",
+    "EngineLoad",
+    "EngineNotListeningError",
+    "EnginePort",
+    "EngineUnreachableError",
+    "HttpEngine",
+]
+
 MAX_NAME = 256
 """Longest model name that is believed; the API's own bound is lower."""
-RUNNING_METRICS = ("vllm:num_requests_running",)
-WAITING_METRICS = ("vllm:num_requests_waiting",)
+RUNNING_METRICS = VLLM[Signal.RUNNING]
+WAITING_METRICS = VLLM[Signal.WAITING]
 
-
-class EngineError(Exception):
-    """The engine did not do what was asked; the message is for the on-call."""
-
-
-class EngineNotListeningError(EngineError):
-    """The address refuses connections: no engine process listens there."""
-
-
-class EngineUnreachableError(EngineError):
-    """No HTTP answer came, so nothing is known about the engine."""
+EngineError = PodError
+"""The engine did not do what was asked; the message is for the on-call."""
+EngineNotListeningError = PodNotListeningError
+"""The address refuses connections: no engine process listens there."""
+EngineUnreachableError = PodUnreachableError
+"""No HTTP answer came, so nothing is known about the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +72,11 @@ class HttpEngine:
 
     def __init__(self, *, connect_timeout_seconds: float = 2.0, read_timeout_seconds: float = 5.0) -> None:
         self._read_timeout_seconds = read_timeout_seconds
-        self._connect_timeout_seconds = connect_timeout_seconds
-        self._session: aiohttp.ClientSession | None = None
+        self._client = PodClient(connect_timeout_seconds=connect_timeout_seconds)
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._client.close()
 
     async def served_models(self, address: str) -> Sequence[str]:
         """See `EnginePort`."""
@@ -102,87 +105,33 @@ class HttpEngine:
         text = await self._request("GET", address, "/metrics", self._read_timeout_seconds)
         try:
             sums = _sums(text.decode(errors="replace"), (*RUNNING_METRICS, *WAITING_METRICS))
-        except (ValueError, LookupError, TypeError) as error:  # the parser's ways to meet nonsense
+        except PARSER_ERRORS as error:
             raise EngineError(f"/metrics is not readable: {error!s:.200}") from None
         return EngineLoad(running=_first(sums, RUNNING_METRICS), waiting=_first(sums, WAITING_METRICS))
 
     async def _json(
         self, method: str, address: str, path: str, timeout_seconds: float, body: object = None
     ) -> Mapping[str, object]:
-        raw = await self._request(method, address, path, timeout_seconds, body)
-        try:
-            answer = json.loads(raw)
-        except (ValueError, RecursionError):
-            raise EngineError(f"{path} did not answer with JSON") from None
-        if not isinstance(answer, dict):
-            raise EngineError(f"{path} did not answer with a JSON object")
-        return answer
+        return json_object(await self._request(method, address, path, timeout_seconds, body), path)
 
     async def _request(
         self, method: str, address: str, path: str, timeout_seconds: float, body: object = None
     ) -> bytes:
-        session = self._open()
-        timeout = aiohttp.ClientTimeout(total=timeout_seconds, connect=self._connect_timeout_seconds)
-        try:
-            async with session.request(
-                method, _url(address, path), json=body, timeout=timeout, allow_redirects=False
-            ) as response:
-                answer = bytearray()
-                while not response.content.at_eof() and len(answer) <= MAX_ANSWER_BYTES:
-                    answer += await response.content.read(MAX_ANSWER_BYTES + 1 - len(answer))
-        except aiohttp.ClientConnectorError as error:
-            # Only a refusal says that nothing listens; no route or no free socket says nothing about the engine.
-            refused = isinstance(error.os_error, ConnectionRefusedError)
-            kind = EngineNotListeningError if refused else EngineUnreachableError
-            raise kind(f"{address}: {error.os_error.strerror or error}") from None
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            text = f"{path}: {type(error).__name__} after at most {timeout_seconds:g} s"
-            raise EngineUnreachableError(text) from None
-        raw = bytes(answer)
-        if len(raw) > MAX_ANSWER_BYTES:
-            raise EngineError(f"{path} answered with more than {MAX_ANSWER_BYTES} bytes")
-        if response.status != 200:
-            raise EngineError(f"{path} answered {response.status}: {raw[:200].decode(errors='replace')}")
-        return raw
-
-    def _open(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=0, force_close=True),
-                # A compressed answer could be far larger than what is read of it.
-                auto_decompress=False,
-                headers={"Accept-Encoding": "identity"},
-                cookie_jar=aiohttp.DummyCookieJar(),
-                trust_env=False,
-            )
-        return self._session
+        url = _url(address, path)
+        return await self._client.request(method, url, path, timeout_seconds=timeout_seconds, body=body)
 
 
 def _url(address: str, path: str) -> str:
-    try:
-        host = ipaddress.ip_address(address)
-    except ValueError:
-        raise EngineError(f"pod address {address!r:.80} is not an IP address") from None
-    if isinstance(host, ipaddress.IPv6Address):
-        if host.scope_id is not None:
-            raise EngineError(f"pod address {address!r:.80} is valid on one interface only")
-        return f"http://[{host}]:{ENGINE_PORT}{path}"
-    return f"http://{host}:{ENGINE_PORT}{path}"
+    return pod_url(address, ENGINE_PORT, path)
 
 
 def _sums(text: str, wanted: Sequence[str]) -> dict[str, float]:
-    """Sum the samples of each wanted metric over its labels (one engine may report several internal ranks).
-
-    Only their own lines are parsed: an engine publishes hundreds of series, and this runs in the event loop.
-    """
-    lines = [line for line in text.split("\n") if line.startswith(tuple(wanted))]
+    """Sum the samples of each wanted metric over its labels (one engine may report several internal ranks)."""
     sums: dict[str, float] = {}
-    for family in text_string_to_metric_families("\n".join([*lines, ""])):
-        for sample in family.samples:
-            if sample.name in wanted:
-                if not math.isfinite(sample.value) or sample.value < 0:
-                    raise ValueError(f"{sample.name} is {sample.value}")
-                sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+    for sample in read_samples(text, wanted):
+        if not math.isfinite(sample.value) or sample.value < 0:
+            raise ValueError(f"{sample.name} is {sample.value}")
+        sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
     return sums
 
 
