@@ -134,11 +134,21 @@ def build_real_engine(request: ContainerRequest) -> Launch:
     return Launch(argv=argv, environment=environment)
 
 
+def build_bayplan(request: ContainerRequest) -> Launch:
+    """Run the `bayplan` command of this checkout, such as `gateway`, as a pod of its own image would."""
+    return Launch(
+        argv=[sys.executable, "-m", "bayplan", *request.command, *request.args],
+        environment=base_environment(request) | {"PYTHONUNBUFFERED": "1"},
+    )
+
+
 def default_rules() -> tuple[ImageRule, ...]:
-    """Return the rules of the command line: pause, the real engine, and the simulator for every other image."""
+    """Return the rules of the command line: pause, Bayplan itself, the real engine, the simulator for all others."""
     return (
         ImageRule("pause", build_pause),
         ImageRule("*/pause", build_pause),
+        ImageRule("bayplan", build_bayplan),
+        ImageRule("*/bayplan", build_bayplan),
         ImageRule(f"*{IMAGE_SUFFIX}", build_real_engine),
         ImageRule("*", build_simulator),
     )

@@ -9,6 +9,7 @@ from e2e.enginesim.flags import parse_flags
 from e2e.enginesim.process import EngineService
 from e2e.enginesim.settings import read_settings
 from tests.gateway.gatewaytown import Town, loopback
+from tests.gateway.scriptedengine import Script, ScriptedEngine
 
 FAST = {"ENGINESIM_STEP_SECONDS": "0.002", "ENGINESIM_SEQUENCE_SECONDS": "0"}
 MakeTown = Callable[..., Awaitable[Town]]
@@ -46,6 +47,24 @@ async def make_engine() -> AsyncIterator[MakeEngine]:
     yield make
     for service in services:
         await service.stop()
+
+
+MakeScripted = Callable[..., Awaitable[ScriptedEngine]]
+
+
+@pytest.fixture
+async def scripted() -> AsyncIterator[MakeScripted]:
+    """Starts engines that play scripts: `await scripted(first, second)`."""
+    engines: list[ScriptedEngine] = []
+
+    async def make(*scripts: Script) -> ScriptedEngine:
+        engine = await ScriptedEngine(list(scripts)).start()
+        engines.append(engine)
+        return engine
+
+    yield make
+    for engine in engines:
+        await engine.stop()
 
 
 @pytest.fixture

@@ -114,3 +114,14 @@ def test_first_rule_that_fits_decides_and_none_is_an_error() -> None:
     assert build_launch(rules, request("a/b:1")).argv is None
     with pytest.raises(ImageError, match="no rule for image c/d"):
         build_launch(rules, request("c/d"))
+
+
+@pytest.mark.parametrize("image", ["bayplan", "bayplan/bayplan:0.1.0", "registry:5000/bayplan/bayplan@sha256:00"])
+def test_image_of_bayplan_runs_its_command_with_the_pods_environment_alone(
+    image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/secret")
+    launch = build_launch(default_rules(), request(image, args=["gateway"], environment={"POD_NAME": "g"}))
+    assert launch.argv == [sys.executable, "-m", "bayplan", "gateway"]
+    assert launch.environment["POD_NAME"] == "g"
+    assert "KUBECONFIG" not in launch.environment

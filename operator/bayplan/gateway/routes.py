@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import traceback
 from collections.abc import Awaitable, Callable
 
@@ -20,6 +21,7 @@ from bayplan.gateway.requests import Api
 logger = logging.getLogger(__name__)
 
 UNDER_MODEL = "/models/{namespace}/{name}"
+_SERVED = re.compile(r"(/models/[^/]+/[^/]+)?/v1/(?P<api>models|completions|chat/completions)")
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -78,10 +80,9 @@ class Routes:
         }
 
     async def _nothing(self, request: web.Request) -> web.Response:
-        known = {*(api.value for api in Api), "/v1/models"}
-        tail = "/v1/" + request.path.rpartition("/v1/")[2]
-        if tail in known:
-            wanted = "GET" if tail == "/v1/models" else "POST"
+        known = _SERVED.fullmatch(request.rel_url.raw_path)
+        if known is not None:
+            wanted = "GET" if known["api"] == "models" else "POST"
             raise Refused(RefusalCode.METHOD_NOT_ALLOWED, f"this path takes {wanted}")
         raise Refused(
             RefusalCode.PATH_NOT_FOUND,
