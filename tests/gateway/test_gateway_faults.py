@@ -1,4 +1,4 @@
-"""Engines that hang, reset, refuse, dribble and vanish: nobody's room is kept, and nothing is sent twice to a client."""
+"""Engines that hang, reset, refuse, dribble and vanish: no room is kept, and no client gets anything twice."""
 
 import asyncio
 import json

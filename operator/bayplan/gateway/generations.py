@@ -81,6 +81,11 @@ class Generations:
             self._replays.keep(_replay_key(pool, asked), delivery.relayed.content_type, kept)
         return response
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of bodies in memory."""
+        return self._buffers.taken
+
     # -- before admission
 
     async def _weigh(

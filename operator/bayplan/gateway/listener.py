@@ -9,6 +9,8 @@ from aiohttp import web
 LONGEST_LINE_BYTES = 8190
 LONGEST_FIELD_BYTES = 16_380
 BACKLOG = 1024
+LINGERING_SECONDS = 1.0
+"""How long an unread body is read on, so that its sender gets to see the refusal."""
 _SILENT = logging.getLogger("bayplan.gateway.http")
 """aiohttp quotes what it could not parse, and that may be somebody's prompt."""
 _SILENT.setLevel(logging.CRITICAL)
@@ -38,6 +40,7 @@ class Listener:
             logger=_SILENT,
             handler_cancellation=True,
             keepalive_timeout=idle_connection_seconds,
+            lingering_time=LINGERING_SECONDS,
             max_line_size=LONGEST_LINE_BYTES,
             max_field_size=LONGEST_FIELD_BYTES,
         )

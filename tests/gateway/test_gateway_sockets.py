@@ -1,0 +1,221 @@
+"""Clients as the network brings them: slow, flooding, silent, torn; and a thousand of them at random."""
+
+import asyncio
+import json
+import random
+from contextlib import suppress
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from bayplan.gateway.outcomes import RequestOutcome
+from bayplan.gateway.settings import GatewaySettings
+from tests.fakes.clock import until
+from tests.gateway.conftest import MakeEngine, MakeScripted, MakeTown
+from tests.gateway.gatewaytown import FACTS, Town
+from tests.gateway.scriptedengine import HEAD, Connection, event
+
+
+class Raw:
+    """A bare connection to the clients' port."""
+
+    def __init__(self, town: Town) -> None:
+        self._at = urlsplit(town.url)
+
+    async def __aenter__(self) -> "Raw":
+        self.reader, self.writer = await asyncio.open_connection(self._at.hostname, self._at.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+        with suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> bytes:
+        """Everything up to the end of the connection."""
+        async with asyncio.timeout(20):
+            return await self.reader.read()
+
+
+def request(body: bytes = b"", *, length: int | None = None, extra: str = "") -> bytes:
+    stated = len(body) if length is None else length
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {stated}\r\n"
+    return (head + extra + "\r\n").encode() + body
+
+
+def prompt(**fields: object) -> bytes:
+    return json.dumps({"model": "tiny", "prompt": "hello", "max_tokens": 8, **fields}).encode()
+
+
+async def test_body_of_a_gigabyte_is_refused_unread(town: Town) -> None:
+    async with Raw(town) as client:
+        await client.send(request(b"x" * 1000, length=2**30))
+        answer = await client.answer()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b'"body_too_large"' in answer
+    assert town.held == 0
+
+
+async def test_body_that_is_announced_too_long_is_not_asked_for(town: Town) -> None:
+    async with Raw(town) as client:
+        await client.send(request(length=2**30, extra="Expect: 100-continue\r\n"))
+        answer = await client.answer()
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+async def test_body_that_is_announced_is_asked_for_and_served(town: Town) -> None:
+    body = prompt()
+    async with Raw(town) as client:
+        await client.send(request(length=len(body), extra="Expect: 100-continue\r\nConnection: close\r\n"))
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await client.send(body)
+        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_body_that_dribbles_is_refused_in_time(make_town: MakeTown) -> None:
+    town = await make_town(settings=GatewaySettings(body_seconds=0.2))
+    town.model()
+    async with Raw(town) as client:
+        await client.send(request(b"{", length=100))
+        answer = await client.answer()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"body_too_slow"' in answer
+
+
+async def test_body_that_breaks_off_reserves_nothing(town: Town) -> None:
+    async with Raw(town) as client:
+        await client.send(request(prompt()[:-5], length=len(prompt())))
+    async with Raw(town) as client:
+        await client.send(request(prompt(), extra="Connection: close\r\n"))
+        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+    assert town.held == 0
+
+
+async def test_header_floods_are_refused(town: Town) -> None:
+    many = "".join(f"X-{number}: a\r\n" for number in range(10_000))
+    long = f"X-Long: {'a' * 100_000}\r\n"
+    for extra in (many, long):
+        async with Raw(town) as client:
+            with suppress(ConnectionError):
+                await client.send(request(prompt(), extra=extra))
+            answer = await client.answer()
+        assert b" 400 " in answer[:13] or not answer
+    assert town.held == 0
+    assert (await town.post())[0] == 200
+
+
+async def test_broken_requests_are_refused_without_a_word_in_the_log(town: Town, caplog: object) -> None:
+    for data in (
+        b"sesame\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: sesame\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+        b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nsesame\r\n",
+    ):
+        async with Raw(town) as client:
+            await client.send(data)
+            answer = await client.answer()
+        assert b" 400 " in answer[:13] or not answer, (data, answer)
+    assert "sesame" not in caplog.text  # type: ignore[attr-defined]
+    assert town.held == 0
+
+
+async def test_connection_on_which_nothing_is_asked_is_closed(make_town: MakeTown, scripted: MakeScripted) -> None:
+    async def dribbles(connection: Connection) -> None:
+        await connection.send(HEAD)
+        with suppress(ConnectionError):
+            while True:
+                await connection.chunk(event("a"))
+                await asyncio.sleep(0.05)
+
+    town = await make_town(settings=GatewaySettings(idle_connection_seconds=0.4))
+    town.model()
+    town.head("a", (await scripted(dribbles)).host)
+    async with Raw(town) as silent, Raw(town) as half, Raw(town) as streaming:
+        await half.send(b"POST /v1/completions HTTP/1.1\r\nHost:")
+        await streaming.send(request(prompt(stream=True)))
+        await streaming.reader.readuntil(b"\r\n\r\n")
+        assert await silent.answer() == b""
+        assert await half.answer() == b""
+        # Far longer than the limit, and still going on.
+        for _ in range(20):
+            assert await streaming.reader.readline()
+        assert town.held == 1
+    await until(lambda: town.held == 0)
+
+
+async def test_client_that_takes_nothing_is_cut_off(make_town: MakeTown, scripted: MakeScripted) -> None:
+    async def floods(connection: Connection) -> None:
+        await connection.send(HEAD)
+        while True:
+            await connection.chunk(event("a" * 60_000))
+
+    town = await make_town(settings=GatewaySettings(silence_seconds=0.3))
+    town.model()
+    engine = await scripted(floods)
+    town.head("a", engine.host)
+    async with Raw(town) as client:
+        await client.send(request(prompt(stream=True)))
+        await until(lambda: town.held == 1)
+        await until(lambda: town.held == 0)
+    await asyncio.wait_for(engine.left.wait(), 5)
+    assert town.gateway.outcomes.requests["default", "tiny", RequestOutcome.CANCELLED] == 1
+
+
+async def test_a_thousand_sockets_torn_at_random_leak_nothing(make_town: MakeTown, make_engine: MakeEngine) -> None:
+    facts = replace(FACTS, kv_blocks=300, max_num_seqs=24)
+    town = await make_town(settings=GatewaySettings(max_queued_requests=40))
+    town.model()
+    for name in ("a", "b"):
+        town.head(name, await make_engine("--max-num-seqs 24"), facts=facts)
+    dice = random.Random(20261130)
+    finished = 0
+
+    async def one_client() -> None:
+        nonlocal finished
+        stream = dice.random() < 0.7
+        body = prompt(max_tokens=dice.randrange(1, 60), stream=stream)
+        tear = dice.choice(["in the header", "in the body", "waiting", "in the answer", "never"])
+        async with Raw(town) as client:
+            data = request(body, extra="Connection: close\r\n")
+            if tear == "in the header":
+                await client.send(data[: dice.randrange(40)])
+            elif tear == "in the body":
+                await client.send(data[: len(data) - dice.randrange(1, len(body))])
+            else:
+                await client.send(data)
+                if tear == "waiting":
+                    await asyncio.sleep(dice.random() * 0.02)
+                elif tear == "in the answer":
+                    with suppress(ConnectionError, asyncio.IncompleteReadError):
+                        await client.reader.readexactly(dice.randrange(1, 600))
+                else:
+                    answer = await client.answer()
+                    finished += answer.startswith(b"HTTP/1.1 200 ")
+            if dice.random() < 0.5:
+                client.writer.transport.abort()
+
+    async def many(count: int) -> None:
+        for _ in range(count):
+            with suppress(ConnectionError):
+                await one_client()
+
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(many(25) for _ in range(40)))
+    await until(lambda: town.held == 0 and town.queued() == 0)
+    assert town.reserved_tokens() == 0
+    assert finished > 50
+    (pool,) = town.gateway.directory
+    readings = pool.readings()
+    assert all(replica.kv_blocks == replica.sequences == replica.holds == 0 for replica in readings.replicas.values())
+    outcomes = town.gateway.outcomes.requests
+    assert outcomes["default", "tiny", RequestOutcome.CANCELLED] > 50
+    assert readings.demand.requests == sum(
+        outcomes["default", "tiny", which] for which in RequestOutcome if which is not RequestOutcome.REFUSED
+    )
+    assert town.gateway.generations.buffered_bytes == 0
+    (rows,) = [[row.running for _, row in town.gateway.evidence.rows()]]
+    assert rows == [0] * len(rows)
+    assert (await town.post())[0] == 200
