@@ -9,6 +9,8 @@ from aiohttp import web
 LONGEST_LINE_BYTES = 8190
 LONGEST_FIELD_BYTES = 16_380
 BACKLOG = 1024
+CUT_SECONDS = 0.5
+"""At the end, how long handlers may take before they are cancelled; their drain was before."""
 LINGERING_SECONDS = 1.0
 """How long an unread body is read on, so that its sender gets to see the refusal."""
 _SILENT = logging.getLogger("bayplan.gateway.http")
@@ -41,6 +43,7 @@ class Listener:
             handler_cancellation=True,
             keepalive_timeout=idle_connection_seconds,
             lingering_time=LINGERING_SECONDS,
+            shutdown_timeout=CUT_SECONDS,
             max_line_size=LONGEST_LINE_BYTES,
             max_field_size=LONGEST_FIELD_BYTES,
         )

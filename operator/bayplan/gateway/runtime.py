@@ -70,6 +70,9 @@ class GatewayRuntime:
     ) -> None:
         times = times or ApiTimes()
         self.serving = asyncio.Event()
+        self.client_port = sockets.port
+        self.admin_port = sockets.admin_port
+        """Ports; the real ones once `serving` is set."""
         self._settings = settings
         self._clock = clock or SystemClock()
         self._tenants_file = tenants_file
@@ -150,8 +153,8 @@ class GatewayRuntime:
     # -- inside
 
     async def _work(self) -> int:
-        admin_port = await self._administration.start()
-        logger.info("the cluster on http://%s:%d", self._address, admin_port)
+        self.admin_port = await self._administration.start()
+        logger.info("the cluster on http://%s:%d", self._address, self.admin_port)
         self._start("models", self._models.run())
         self._start("pods", self._heads.run())
         self._start("serve", self._serve())
@@ -175,8 +178,8 @@ class GatewayRuntime:
         await self._heads.synced.wait()
         gc.collect()
         gc.freeze()
-        port = await self._clients.start()
-        logger.info("%shttp://%s:%d", SERVING, self._address, port)
+        self.client_port = await self._clients.start()
+        logger.info("%shttp://%s:%d", SERVING, self._address, self.client_port)
         self.serving.set()
         await self.announcement.run()
 
