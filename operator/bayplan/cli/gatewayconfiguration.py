@@ -67,7 +67,7 @@ class HistogramEdges(Section):
 
     ttft_seconds: EdgeList = _DEFAULTS.edges.ttft
     tpot_seconds: EdgeList = _DEFAULTS.edges.tpot
-    e2e_seconds: EdgeList = _DEFAULTS.edges.e2e
+    end_to_end_seconds: EdgeList = _DEFAULTS.edges.e2e
 
     @model_validator(mode="after")
     def _ascending(self) -> Self:
@@ -76,7 +76,7 @@ class HistogramEdges(Section):
 
     def edges(self) -> Edges:
         """Return what the gateway takes. Raises ValueError that names the histogram."""
-        return Edges(ttft=self.ttft_seconds, tpot=self.tpot_seconds, e2e=self.e2e_seconds)
+        return Edges(ttft=self.ttft_seconds, tpot=self.tpot_seconds, e2e=self.end_to_end_seconds)
 
 
 class GatewaySection(Section):
