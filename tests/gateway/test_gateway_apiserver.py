@@ -18,14 +18,12 @@ import yaml
 
 from bayplan.api import names
 from e2e.localcluster import ApiError, Cluster, KubeApi
-from tests.api.specs import MINIMAL_SPEC
+from e2e.scenarios.heads import LONG_AGO, MODELS, create_ready_head, create_serving_model
 from tests.gateway.conftest import MakeEngine
 
 CHART = Path(__file__).parents[2] / "charts/bayplan"
 RBAC = "rbac.authorization.k8s.io"
-MODELS = f"/apis/{names.API_VERSION}/namespaces/{{}}/inferencemodels"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
-CREATED = "2026-11-30T00:00:00Z"
 
 
 @pytest.fixture
@@ -114,74 +112,6 @@ async def gateway(kubeconfig: Path, namespace: str, tmp_path: Path) -> AsyncIter
     await following
 
 
-async def create_model(api: KubeApi, namespace: str) -> dict[str, Any]:
-    model = await api.create(
-        MODELS.format(namespace),
-        {
-            "apiVersion": names.API_VERSION,
-            "kind": names.INFERENCEMODEL_KIND,
-            "metadata": {"name": "tiny"},
-            "spec": {**MINIMAL_SPEC, "model": {**MINIMAL_SPEC["model"], "name": "tiny"}},
-        },
-    )
-    status = {"status": {"observedGeneration": 1, "revisions": {"target": "r1", "serving": ["r1"]}}}
-    await api.patch(f"{MODELS.format(namespace)}/tiny/status", status)
-    return dict(model)
-
-
-async def create_head(api: KubeApi, namespace: str, model: dict[str, Any], address: str) -> dict[str, Any]:
-    """A head pod as operator and kubelet leave it when it is ready."""
-    facts = {"kvBlocks": 1000, "blockSize": 16, "maxNumSeqs": 64, "maxModelLen": 4096}
-    owner = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.INFERENCEMODEL_KIND,
-        "name": "tiny",
-        "uid": model["metadata"]["uid"],
-        "controller": True,
-    }
-    pods = f"/api/v1/namespaces/{namespace}/pods"
-    created = await api.create(
-        pods,
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {
-                "name": "tiny-0",
-                "labels": {names.LABEL_MODEL: "tiny", names.LABEL_RANK: "0", names.LABEL_REVISION: "r1"},
-                "annotations": {names.ANNOTATION_ADMISSION: json.dumps(facts)},
-                "ownerReferences": [owner],
-            },
-            "spec": {
-                "containers": [{"name": names.ENGINE_CONTAINER, "image": "engine"}],
-                "schedulingGates": [{"name": "test/never-bound"}],
-            },
-        },
-    )
-    true = {"status": "True", "lastTransitionTime": CREATED}
-    status = {
-        "phase": "Running",
-        "podIP": address,
-        "podIPs": [{"ip": address}],
-        "conditions": [
-            {"type": names.CONDITION_WARM, "message": "containerd://1", **true},
-            {"type": "Ready", **true},
-        ],
-        "containerStatuses": [
-            {
-                "name": names.ENGINE_CONTAINER,
-                "image": "engine",
-                "imageID": "",
-                "ready": True,
-                "restartCount": 0,
-                "containerID": "containerd://1",
-                "state": {"running": {"startedAt": CREATED}},
-            }
-        ],
-    }
-    await api.patch(f"{pods}/tiny-0/status", {"status": status})
-    return dict(created)
-
-
 async def test_gateway_serves_acknowledges_and_leaves_on_a_real_api_server(
     api: KubeApi, namespace: str, gateway: GatewayProcess, make_engine: MakeEngine
 ) -> None:
@@ -202,9 +132,9 @@ async def test_gateway_serves_acknowledges_and_leaves_on_a_real_api_server(
             await api.wait_until(as_expected, what=f"an answer {expected}")
 
         assert await status() == 404
-        model = await create_model(api, namespace)
+        model = await create_serving_model(api, namespace, "tiny")
         await answered(503)
-        pod = await create_head(api, namespace, model, await make_engine())
+        pod = await create_ready_head(api, namespace, model, await make_engine(), name="tiny-0")
         await answered(200)
 
         # the Lease, as the operator reads it
@@ -214,7 +144,7 @@ async def test_gateway_serves_acknowledges_and_leaves_on_a_real_api_server(
         assert json.loads(lease["metadata"]["annotations"][names.ANNOTATION_DRAINING_PODS]) == []
 
         pods = f"/api/v1/namespaces/{namespace}/pods"
-        await api.patch(f"{pods}/tiny-0", {"metadata": {"annotations": {names.ANNOTATION_DRAINING: CREATED}}})
+        await api.patch(f"{pods}/tiny-0", {"metadata": {"annotations": {names.ANNOTATION_DRAINING: LONG_AGO}}})
 
         async def acknowledged() -> bool:
             (lease,) = (await api.get(LEASES.format(namespace), **selector))["items"]
