@@ -13,7 +13,7 @@ from bayplan.planning.memory import KV_CACHE, OVERHEAD, WEIGHTS, MemoryRequest, 
 from bayplan.planning.numbers import MIB_PER_GIB, InvalidInput, exact
 from bayplan.planning.placement import place
 from bayplan.planning.topology import HOST
-from tests.course import serving
+from tests.course import releases, serving
 
 Values = Mapping[str, Any]
 Runner = Callable[[Values], dict[str, Any]]
@@ -22,9 +22,7 @@ NOT_BUILT = frozenset(
     {
         "capacity",
         "capstone",
-        "quantization",
         "rollout",
-        "speculative",
     }
 )
 """Areas of the course whose decisions do not exist yet."""
@@ -179,6 +177,8 @@ RUNNERS: dict[str, Runner] = {
     "prefix": serving.run_prefix,
     "admission": serving.run_admission,
     "autoscaling": serving.run_autoscaling,
+    "quantization": releases.run_quantization,
+    "speculative": releases.run_speculative,
 }
 PRODUCTION_RUNNERS: dict[str, Runner] = {
     "prefix": serving.run_prefix_in_production,
