@@ -31,12 +31,12 @@ _FIELDS = {
     "tensor": "tensor_parallel_size",
     "gpu_memory_mib": "free_memory_gib",
     "least_gpu_memory_mib": "memory_gib_per_gpu",
-    "name": "replica",
-    "revision": "model_revision",
     "nodes": "id",
     **serving.FIELDS,
 }
 """Our field names in the course's words, where they differ."""
+_FIELDS_OF_AREA = {"placement": {"name": "replica", "revision": "model_revision"}}
+"""The same for names that mean something else in other areas."""
 
 
 def run(area: str, values: Values, *, production: bool = False) -> dict[str, Any]:
@@ -48,7 +48,8 @@ def run(area: str, values: Values, *, production: bool = False) -> dict[str, Any
     try:
         return runner(values)
     except InvalidInput as error:
-        return {"error": "invalid-input", "field": _FIELDS.get(error.field, error.field)}
+        fields = _FIELDS | _FIELDS_OF_AREA.get(area, {})
+        return {"error": "invalid-input", "field": fields.get(error.field, error.field)}
 
 
 def run_memory(values: Values) -> dict[str, Any]:
