@@ -76,6 +76,7 @@ def allowed_to_the_operator() -> Iterator[tuple[str, str]]:
         (manage, "policy/poddisruptionbudgets"),
         (manage, "apps/controllerrevisions"),
         (read, "/resourcequotas"),
+        (("list", "watch"), "coordination.k8s.io/leases"),
         (("create", "patch"), "/events"),
         (("create", "patch"), "events.k8s.io/events"),
     ):
@@ -140,7 +141,7 @@ async def test_design_and_role_file_list_the_same_rights() -> None:
     assert granted == set(allowed_to_the_operator())
 
 
-async def test_operator_holds_its_own_lease_and_no_other(cluster: Cluster, release: Release) -> None:
+async def test_operator_holds_its_own_lease_and_only_watches_others(cluster: Cluster, release: Release) -> None:
     async with cluster.api(release.operator) as api:
         leases = "coordination.k8s.io/leases"
         own = {"namespace": release.namespace}
@@ -149,7 +150,8 @@ async def test_operator_holds_its_own_lease_and_no_other(cluster: Cluster, relea
             assert await may(api, verb, leases, name=names.OPERATOR_LEASE, **own)
             assert not await may(api, verb, leases, name="other", **own)
         assert not await may(api, "delete", leases, name=names.OPERATOR_LEASE, **own)
-        assert not await may(api, "list", leases, **own)
+        assert await may(api, "watch", leases, namespace="default")
+        assert not await may(api, "patch", leases, namespace="default")
 
 
 @pytest.mark.parametrize(("role", "may_write"), [("view", False), ("edit", True), ("admin", True)])

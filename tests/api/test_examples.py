@@ -35,6 +35,7 @@ def test_there_is_an_example_for_each_shape_of_a_replica() -> None:
         "llama-405b-two-nodes": (8, 2, 1),
         "llama-70b": (4, None, 1),
         "llama-8b": (None, None, 2),
+        "llama-8b-autoscaled": (None, None, 1),
     }
 
 

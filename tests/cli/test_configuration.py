@@ -1,11 +1,15 @@
 """The operator's configuration: file, environment, and what is refused."""
 
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from bayplan.cli.configuration import ConfigurationError, load_configuration
 from bayplan.cluster.apitimes import ApiTimes
+from bayplan.telemetry.prometheus import PrometheusSource
+from bayplan.telemetry.scrape import ScrapeSource
 
 
 def written(folder: Path, text: str) -> Path:
@@ -95,3 +99,30 @@ def test_a_file_that_is_not_there_is_an_error_not_the_defaults(tmp_path: Path) -
 def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigurationError):
         load_configuration(written(tmp_path, text))
+
+
+async def test_demand_is_scraped_unless_a_prometheus_is_named(tmp_path: Path) -> None:
+    plain = load_configuration(None).telemetry.source(clock=time.monotonic, now=lambda: datetime.now(UTC))
+    path = written(tmp_path, "telemetry: {prometheusUrl: 'http://prometheus.monitoring:9090', scrapeSeconds: 3}")
+    named = load_configuration(path).telemetry.source(clock=time.monotonic, now=lambda: datetime.now(UTC))
+
+    assert isinstance(plain, ScrapeSource)
+    assert isinstance(named, PrometheusSource)
+    await plain.close()
+    await named.close()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prometheusUrl: prometheus:9090",
+        "prometheusUrl: 'file:///etc/passwd'",
+        "prometheusUrl: 'http://user:secret@prometheus'",
+        "scrapeSeconds: 0",
+        "scrapesAtOnce: 0",
+        "prometheus: http://a",
+    ],
+)
+def test_a_telemetry_that_cannot_work_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text.split(":", maxsplit=1)[0]):
+        load_configuration(written(tmp_path, f"telemetry: {{{text}}}"))

@@ -153,3 +153,17 @@ def test_markup_in_messages_is_text() -> None:
     status = {"conditions": [condition("Ready", "False", "NotReady", "needs [bold]4[/bold] GPUs")]}
 
     assert "needs [bold]4[/bold] GPUs" in text(model_screen(shown(status), now=NOW))
+
+
+def test_a_screen_shows_what_autoscaling_decided_last_and_where_the_model_answers() -> None:
+    scaling = {
+        "desiredReplicas": 3,
+        "reason": "ScaleUp",
+        "message": "demand 3 (rate 2 + queue 1) within 1 to 4; 2 to 3",
+        "decidedTime": "2026-11-29T11:58:50Z",
+        "observedTime": "2026-11-29T11:58:49Z",
+    }
+    screen = text(model_screen(shown({"scaling": scaling, "endpoint": "http://llama.team.svc:8000/v1"}), now=NOW))
+
+    assert "scaling: ScaleUp for 1m10s: demand 3 (rate 2 + queue 1) within 1 to 4; 2 to 3" in screen
+    assert "endpoint http://llama.team.svc:8000/v1" in screen

@@ -1,5 +1,6 @@
 """Demand from gateways and engines: which of them counts, what is a lower bound, and what nobody can say."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,8 +15,10 @@ LEAST = Fraction(7, 10)
 LOST = Unknown("lost")
 
 
-def door(at: int, demand: Measured | int, queued: Measured | int = 0, run: str = "a") -> DoorReading:
-    return DoorReading(Fraction(at), run, _measured(demand), _measured(queued))
+def door(
+    at: int, demand: Measured | int, queued: Measured | int = 0, run: str = "a", output: Measured | int = 0
+) -> DoorReading:
+    return DoorReading(Fraction(at), run, _measured(demand), _measured(output), _measured(queued))
 
 
 def engine(at: int, served: Measured | int, waiting: Measured | int = 0, run: str = "a") -> EngineReading:
@@ -49,6 +52,21 @@ def test_what_arrives_at_all_doors_is_demand_and_what_waits_anywhere_is_queued()
 
     assert (seen.arrival_tokens_per_second, seen.queued_tokens) == (150, 47)
     assert (seen.at_seconds, seen.coverage) == (990, 1)
+
+
+@pytest.mark.parametrize(
+    ("ended", "promised", "rate", "queued"),
+    [(100, 400, 100, 50), (500, 400, 250, 125), (0, 0, 250, 125), (LOST, 400, 250, 125), (100, LOST, 250, 125)],
+)
+def test_promised_output_counts_by_the_share_that_is_used(
+    ended: Measured | int, promised: Measured | int, rate: int, queued: int
+) -> None:
+    busy = replace(engine(990, 0), ended_tokens=_measured(ended), promised_tokens=_measured(promised))
+    seen = measure(
+        doors={"g1": (door(980, 0, output=0), door(990, 500, 125, output=2000))}, engines={"e1": (engine(980, 0), busy)}
+    )
+
+    assert (seen.arrival_tokens_per_second, seen.queued_tokens) == (rate, queued)
 
 
 def test_work_that_came_past_the_gateway_counts_too() -> None:

@@ -1,10 +1,12 @@
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.planning.assignment import Assignment
+from bayplan.planning.measurements import Unknown
 from bayplan.planning.members import Group
 from bayplan.planning.replicas import Actions, Backoff, Creation, Target, decide
 from tests.planning.replicagroups import (
@@ -66,7 +68,8 @@ def test_a_slot_in_any_living_stage_is_not_created_again(stage: Stage) -> None:
 
 
 def test_a_group_that_leaves_keeps_its_ordinal_but_not_its_place_in_the_count() -> None:
-    assert act(of(Stage.DRAINING, 0), target(1)).create == (Creation(1, 0),)
+    going = build([replace(m, deleting=True) for m in of(Stage.DRAINING, 0)[0].members])
+    assert act(going, target(1)).create == (Creation(1, 0),)
 
 
 def test_scaling_down_takes_unserving_groups_first_the_earliest_stage_first() -> None:
@@ -206,6 +209,45 @@ def test_a_frozen_target_takes_nothing_away() -> None:
     groups = old(Stage.READY, 0) + old(Stage.WARMING, 1)
     frozen = act(groups, target(2, frozen=True), moving_nodes={"n0", "n1"})
     assert (frozen.create, frozen.drain, frozen.remove) == ((), (), ())
+
+
+def test_the_replica_with_the_least_work_left_leaves_and_one_whose_work_is_unknown_last() -> None:
+    groups = of(Stage.READY, 0, 1, 2)
+    first, second, third = (group.name for group in groups)
+    work = {first: Fraction(900), second: Unknown("lost"), third: Fraction(901)}
+    assert named(act(groups, target(1), remaining_tokens=work).drain) == [0, 2]
+
+
+# --- demand that returns ----------------------------------------------------------------------------------------------
+
+
+def test_a_drain_is_taken_back_before_anything_is_created_the_latest_first() -> None:
+    leaving = of(Stage.DRAINING, 0, since=ago(60)) + of(Stage.DRAINING, 1, since=ago(5))
+    one = act(of(Stage.READY, 2) + leaving, target(2))
+    assert (named(one.undrain), one.create) == ([1], ())
+    all_and_one = act(of(Stage.READY, 2) + leaving, target(4))
+    assert (named(all_and_one.undrain), all_and_one.create) == ([1, 0], (Creation(3, 0),))
+    assert act(of(Stage.READY, 2) + leaving, target(1)) == NOTHING
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"deleting": True}, {"phase": "Failed"}, {"container_id": None}, {"template": "t1"}, {"revision": OLD}],
+)
+def test_a_group_that_ends_or_is_not_as_wanted_is_not_brought_back(change: dict[str, Any]) -> None:
+    group = build_one([replace(m, **change) for m in of(Stage.DRAINING, 0)[0].members])
+    assert act([group], target(1)).undrain == ()
+
+
+def test_a_group_on_a_node_to_be_emptied_is_not_brought_back() -> None:
+    actions = act(of(Stage.DRAINING, 0), target(1), moving_nodes={"n0"})
+    assert (actions.undrain, len(actions.create)) == ((), 1)
+
+
+def test_half_of_a_group_is_not_brought_back() -> None:
+    plan = assignment(nodes=("n1", "n2"))
+    half = build_one([replace(m, draining_since=NOW) for m in ready(plan)[:1]])
+    assert act([half], target(1)).undrain == ()
 
 
 def test_a_frozen_target_still_scales_down() -> None:

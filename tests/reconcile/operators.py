@@ -13,6 +13,7 @@ from bayplan.cluster.port import Port
 from bayplan.cluster.resources import (
     CONTROLLER_REVISIONS,
     INFERENCE_MODELS,
+    LEASES,
     NODES,
     PDBS,
     PODS,
@@ -23,13 +24,16 @@ from bayplan.cluster.resources import (
 )
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
 from bayplan.reconcile.fleet import Fleet, FleetLimits, node_store, pod_store, view_node
+from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
 from bayplan.reconcile.inferencemodel import InferenceModelReconciler, ReconcileSettings
 from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.pods import view_pod
 from bayplan.reconcile.quotas import view_quota
 from bayplan.telemetry.engine import EnginePort
+from bayplan.telemetry.sources import MetricsPort
 from tests.fakes.api import FakeApi
 from tests.fakes.clock import FakeClock
+from tests.reconcile.engines import FakeMetrics
 
 BASE = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 RETRY_SECONDS = 1.0
@@ -73,6 +77,7 @@ class Operator:
         engine: EnginePort,
         *,
         now: Callable[[], datetime],
+        metrics: MetricsPort | None = None,
         port: Port | None = None,
         seed: int = 0,
         settings: ReconcileSettings | None = None,
@@ -88,6 +93,7 @@ class Operator:
         self.pods, self.nodes = pod_store(), node_store()
         quotas: Store[Any] = Store(RESOURCE_QUOTAS)
         services, budgets, revisions = (child_store(r) for r in (SERVICES, PDBS, CONTROLLER_REVISIONS))
+        leases = gateway_store()
         self._feeds: dict[Resource, tuple[Store[Any], Callable[[Any], Any]]] = {
             NODES: (self.nodes, view_node),
             RESOURCE_QUOTAS: (quotas, view_quota),
@@ -96,6 +102,7 @@ class Operator:
             SERVICES: (services, view_child),
             PDBS: (budgets, view_child),
             CONTROLLER_REVISIONS: (revisions, view_child),
+            LEASES: (leases, view_gateway),
         }
         self._seen: dict[Resource, int] = {}
         self._closed = False
@@ -114,9 +121,12 @@ class Operator:
             quotas=quotas,
             children=ChildWriter(port, services=services, budgets=budgets, revisions=revisions),
             engine=engine,
+            metrics=metrics or FakeMetrics(clock.time),
+            gateways=Gateways(leases, self.pods, clock=clock.time),
             events=self.events,
             settings=settings or ReconcileSettings(),
             now=now,
+            clock=clock.time,
             sleep=lambda seconds: sleep(clock, seconds),
             seed=seed,
         )

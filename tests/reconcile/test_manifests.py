@@ -1,6 +1,7 @@
 """The objects that are created, and the patches of pods that live already."""
 
 import copy
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from bayplan.api import names
 from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.planning.admissionbounds import AdmissionBounds
 from bayplan.planning.assignment import Assignment
 from bayplan.reconcile import manifests, podpatches
 from bayplan.reconcile.manifests import ModelIdentity
@@ -21,6 +23,7 @@ from tests.reconcile.world import model_spec
 Json = dict[str, Any]
 MODEL = ModelIdentity(namespace="team", name="llama", uid="model-uid")
 NOW = datetime(2026, 3, 4, 5, 6, 7, 890_000, tzinfo=UTC)
+BOUNDS = AdmissionBounds(kv_blocks=900, block_size=16, max_num_seqs=64, max_model_len=8192)
 ONE, PAIR = assignment(gpus=2), assignment(nodes=("n1", "n2"), gpus=2)
 
 
@@ -29,7 +32,7 @@ def spec(**changes: Any) -> InferenceModelSpec:
 
 
 def pod(plan: Assignment = ONE, rank: int = 0, wish: InferenceModelSpec | None = None) -> Json:
-    return manifests.pod(MODEL, wish or spec(), plan, rank)
+    return manifests.pod(MODEL, wish or spec(), plan, rank, BOUNDS)
 
 
 def container(body: Json) -> Json:
@@ -88,8 +91,27 @@ def test_gpus_are_requested_and_limited_beside_what_the_user_asks() -> None:
 
 def test_the_pod_outlives_the_drain_and_the_engine_is_told_how_long_it_has() -> None:
     body = pod(wish=spec(drain={"deadlineSeconds": 90}))
-    assert body["spec"]["terminationGracePeriodSeconds"] == 120
     assert "--shutdown-timeout=90" in container(body)["args"]
+    before = container(body)["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert before > 0
+    assert body["spec"]["terminationGracePeriodSeconds"] > before + 90
+
+
+def test_every_rank_of_a_deleted_group_serves_on_for_as_long_as_the_head() -> None:
+    head, worker = pod(PAIR, 0), pod(PAIR, 1)
+    assert container(head)["lifecycle"] == container(worker)["lifecycle"]
+    assert head["spec"]["terminationGracePeriodSeconds"] == worker["spec"]["terminationGracePeriodSeconds"]
+
+
+def test_the_head_says_what_requests_may_reserve() -> None:
+    annotations = pod(PAIR, 0)["metadata"]["annotations"]
+    assert json.loads(annotations[names.ANNOTATION_ADMISSION]) == {
+        "kvBlocks": 900,
+        "blockSize": 16,
+        "maxNumSeqs": 64,
+        "maxModelLen": 8192,
+    }
+    assert names.ANNOTATION_ADMISSION not in pod(PAIR, 1)["metadata"]["annotations"]
 
 
 def test_a_one_node_group_needs_no_names_and_no_group_flags() -> None:

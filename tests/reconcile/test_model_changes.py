@@ -107,17 +107,40 @@ async def test_an_operator_restart_keeps_the_drains_deadline_and_counts_idle_scr
     assert cluster.pod_names() == []
 
 
-async def test_a_draining_replica_does_not_come_back_when_the_wish_does() -> None:
+async def test_a_drain_is_taken_back_when_the_wish_is() -> None:
     cluster, key = await serving(1)
     (pod,) = cluster.pod_names()
     set_load(cluster, pod, 1)
     cluster.edit_spec(key, replicas=0)
     await cluster.settle()
+    assert draining(cluster) == [pod]
+    generations = len(cluster.engine.prompts)
     cluster.edit_spec(key, replicas=1)
     await cluster.run()
-    assert draining(cluster) == [pod]
-    assert len(ready_pods(cluster)) == 1
-    assert pod not in ready_pods(cluster)
+    assert (draining(cluster), ready_pods(cluster), cluster.pod_names()) == ([], {pod}, [pod])
+    assert len(cluster.engine.prompts) == generations, "the container that generated is the one that runs"
+    assert [budget["metadata"]["name"] for budget in cluster.objects(PDBS)] == [pod.removesuffix("-0")]
+
+    cluster.edit_spec(key, replicas=0)
+    await cluster.advance(5)
+    assert draining(cluster) == [pod], "what was seen in the first drain is no verdict on the second"
+    set_load(cluster, pod, 0)
+    await cluster.advance(5)
+    assert cluster.pod_names() == []
+
+
+async def test_a_drain_that_a_restarted_operator_takes_back_is_warmed_anew() -> None:
+    cluster, key = await serving(1)
+    (pod,) = cluster.pod_names()
+    set_load(cluster, pod, 1)
+    cluster.edit_spec(key, replicas=0)
+    await cluster.settle()
+    generations = len(cluster.engine.prompts)
+    cluster.edit_spec(key, replicas=1)
+    await cluster.restart()
+    await cluster.run()
+    assert (draining(cluster), ready_pods(cluster)) == ([], {pod})
+    assert len(cluster.engine.prompts) == generations + 1
 
 
 async def test_suspend_drains_to_zero_and_keeps_object_and_status() -> None:

@@ -20,7 +20,7 @@ from bayplan.reconcile.pods import view_pod
 from bayplan.reconcile.release import Rechecker
 from tests.fakes.api import FakeApi
 from tests.planning.replicagroups import NOW, assignment
-from tests.reconcile.test_manifests import required, spec
+from tests.reconcile.test_manifests import BOUNDS, required, spec
 from tests.reconcile.world import foreign_pod, node
 
 PIN = {"key": "metadata.name", "operator": "In"}
@@ -53,7 +53,7 @@ def seed_group(api: FakeApi, name: str, *nodes: str, gpus: int = 2, model: str =
     """A wholly reserved, gated group on the API server."""
     plan = assignment(nodes=nodes, gpus=gpus, group=name)
     owner = ModelIdentity(namespace="team", name=model, uid=f"{model}-uid")
-    stored = [api.seed(PODS, manifests.pod(owner, spec(), plan, rank)) for rank in range(len(nodes))]
+    stored = [api.seed(PODS, manifests.pod(owner, spec(), plan, rank, BOUNDS)) for rank in range(len(nodes))]
     return group_of(stored)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ class Bench:
         now = wall_clock(self.clock)
         options: dict[str, Any] = {"now": now, "sleep": lambda seconds: sleep(self.clock, seconds)}
         self.warm = WarmupTracker(self.engine, **options)
-        self.drain = DrainTracker(self.engine, **options)
+        self.acknowledged = True
+        self.drain = DrainTracker(self.engine, acknowledged=lambda _: self.acknowledged, **options)
 
     def changed(self) -> None:
         self.changes += 1
@@ -200,6 +202,66 @@ async def test_a_busy_drain_ends_at_its_deadline(bench: Bench, seconds: float, o
     assert (result is not None) is over
     if result is not None:
         assert (result.idle, result.reason) == (False, "deadline of 30 s passed: 2 running, 0 waiting")
+
+
+async def test_scrapes_before_every_gateway_has_acknowledged_prove_nothing(bench: Bench) -> None:
+    group = draining()
+    bench.acknowledged = False
+    bench.leave(group)
+    await bench.clock.advance(5)
+    assert bench.drain.result(group) is None
+    bench.acknowledged = True
+    await bench.clock.advance(1)
+    assert bench.drain.result(group) is None, "one scrape later than the acknowledgement"
+    await bench.clock.advance(1)
+    result = bench.drain.result(group)
+    assert result is not None
+    assert result.idle
+
+
+async def test_a_gateway_that_appears_in_between_starts_the_count_anew(bench: Bench) -> None:
+    group = draining()
+    bench.leave(group)
+    await settle()
+    bench.acknowledged = False
+    await bench.clock.advance(1)
+    bench.acknowledged = True
+    await bench.clock.advance(1)
+    assert bench.drain.result(group) is None
+    await bench.clock.advance(1)
+    assert bench.drain.result(group) is not None
+
+
+async def test_a_gateway_that_never_acknowledges_is_waited_for_until_the_deadline(bench: Bench) -> None:
+    group = draining()
+    bench.acknowledged = False
+    bench.leave(group)
+    await bench.clock.advance(29)
+    assert bench.drain.result(group) is None
+    await bench.clock.advance(1)
+    result = bench.drain.result(group)
+    assert result is not None
+    assert (result.idle, "not acknowledged by every gateway" in result.reason) == (False, True)
+
+
+async def test_an_engine_that_listens_no_more_needs_no_acknowledgement(bench: Bench) -> None:
+    group = draining()
+    bench.acknowledged = False
+    bench.engine.at[ADDRESS].listening = False
+    bench.leave(group)
+    await bench.clock.advance(1)
+    assert bench.drain.result(group) is not None
+
+
+async def test_a_second_drain_of_the_same_pod_is_judged_by_itself(bench: Bench) -> None:
+    group = draining()
+    bench.leave(group)
+    await bench.clock.advance(2)
+    assert bench.drain.result(group) is not None
+    again = build_one([replace(m, draining_since=BASE + timedelta(seconds=60)) for m in group.members])
+    assert bench.drain.result(again) is None
+    bench.drain.retain(OWNER, [again])
+    assert bench.drain.result(group) is None
 
 
 async def test_unknown_load_waits_for_the_deadline(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from tests.api.specs import MINIMAL_SPEC
 from tests.fakes.api import FakeApi
 from tests.fakes.clock import FakeClock, settle
 from tests.fakes.merging import copy_json
-from tests.reconcile.engines import FakeEngine
+from tests.reconcile.engines import FakeEngine, FakeMetrics
 from tests.reconcile.operators import Operator, wall_clock
 
 Json = dict[str, Any]
@@ -88,6 +88,7 @@ class World:
         self.now = wall_clock(self.clock)
         self.api = FakeApi(now=self.now)
         self.engine = FakeEngine()
+        self.metrics = FakeMetrics(self.clock.time)
         self.settings = settings
         self.dead_nodes: set[str] = set()
         """Nodes whose kubelet does nothing."""
@@ -99,7 +100,15 @@ class World:
     # --- operator --------------------------------------------------------------------------------------------------
 
     def new_operator(self, *, seed: int = 0) -> Operator:
-        operator = Operator(self.api, self.clock, self.engine, now=self.now, seed=seed, settings=self.settings)
+        operator = Operator(
+            self.api,
+            self.clock,
+            self.engine,
+            now=self.now,
+            metrics=self.metrics,
+            seed=seed,
+            settings=self.settings,
+        )
         operator.load()
         return operator
 

@@ -186,7 +186,8 @@ async def test_doors_are_read_whoever_keeps_the_namespace_label(
 
     assert list(found.models) == ["team/llama"]
     reading = found.models["team/llama"]
-    assert (reading.demand_tokens, reading.queued_tokens, found.trouble) == (150, 7, None)
+    assert (reading.prompt_tokens, reading.output_tokens, reading.queued_tokens) == (100, 50, 7)
+    assert found.trouble is None
     assert reading.incarnation == "g1 1234"
     assert found.reserved_tokens is None
 

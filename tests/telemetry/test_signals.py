@@ -21,6 +21,7 @@ VALUES = {
     "vllm:request_prompt_tokens_count": 9,
     "vllm:request_generation_tokens_sum": 450,
     "vllm:request_generation_tokens_count": 9,
+    "vllm:request_params_max_tokens_sum": 4500,
     "vllm:kv_cache_usage_perc": 0.25,
     "process_start_time_seconds": 1234.5,
 }
@@ -45,6 +46,7 @@ def test_served_waiting_and_remaining_tokens() -> None:
     assert (found.reading.at_seconds, found.reading.incarnation) == (Fraction(15, 2), "containerd://a 1234")
     assert (found.reading.served_tokens, found.reading.waiting_tokens) == (1500, 2 * 150)
     assert found.reading.remaining_tokens == 3 * 150 + 2 * 150
+    assert (found.reading.ended_tokens, found.reading.promised_tokens) == (450, 4500)
 
 
 def test_running_tokens_are_those_in_the_kv_cache_where_its_size_is_known() -> None:

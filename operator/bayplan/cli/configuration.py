@@ -5,6 +5,8 @@ silently keeps its default would be found in an outage.
 """
 
 import re
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -27,6 +29,9 @@ from bayplan.planning.replicas import Backoff
 from bayplan.planning.topology import DEFAULT_TOPOLOGY
 from bayplan.reconcile.fleet import FleetLimits
 from bayplan.reconcile.inferencemodel import ReconcileSettings
+from bayplan.telemetry.prometheus import PrometheusSource
+from bayplan.telemetry.scrape import ScrapeSource
+from bayplan.telemetry.sources import MetricsPort
 
 LevelName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=32)]
 
@@ -97,6 +102,21 @@ class ApiServer(Section):
         )
 
 
+class Telemetry(Section):
+    """Where demand is measured: at pods and gateways themselves, or in a Prometheus that scrapes them."""
+
+    prometheus_url: Annotated[str, Field(pattern=r"^https?://[^\s@?#]+$", max_length=512)] | None = None
+    scrape_seconds: Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)] = 5.0
+    """An answer that takes longer counts as none."""
+    scrapes_at_once: Annotated[int, Field(ge=1, le=1000)] = 32
+
+    def source(self, *, clock: Callable[[], float], now: Callable[[], datetime]) -> MetricsPort:
+        """Return the source that is asked; `clock` is monotonic, `now` the date."""
+        if self.prometheus_url is not None:
+            return PrometheusSource(self.prometheus_url, clock=clock, now=now, timeout_seconds=self.scrape_seconds)
+        return ScrapeSource(clock=clock, most_at_once=self.scrapes_at_once, timeout_seconds=self.scrape_seconds)
+
+
 class Logging(Section):
     """How the operator logs."""
 
@@ -123,6 +143,7 @@ class OperatorConfiguration(BaseSettings):
     listen: Listen = Listen()
     leader_election: LeaderElection = LeaderElection()
     api_server: ApiServer = ApiServer()
+    telemetry: Telemetry = Telemetry()
     logging: Logging = Logging()
     workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Models reconciled at the same time."""

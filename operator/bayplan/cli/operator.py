@@ -37,6 +37,7 @@ from bayplan.cluster.runtime import Runtime
 from bayplan.cluster.servertime import ServerTime
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
 from bayplan.reconcile.fleet import Fleet, node_store, pod_store, view_node
+from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
 from bayplan.reconcile.inferencemodel import InferenceModelReconciler
 from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.pods import view_pod
@@ -80,6 +81,7 @@ async def run_operator(
     times = configuration.api_server.times()
     metrics = Metrics()
     engine = HttpEngine()
+    demand = configuration.telemetry.source(clock=clock.time, now=now)
     async with ApiClient(
         credentials,
         clock=clock,
@@ -108,6 +110,7 @@ async def run_operator(
             now=now,
             limits=configuration.fleet_limits(),
         )
+        gateway_leases = gateway_store()
         recorder = EventRecorder(client, controller=CONTROLLER, instance=identity, clock=clock, now=now)
         reconciler = InferenceModelReconciler(
             writer,
@@ -116,9 +119,12 @@ async def run_operator(
             quotas=quotas,
             children=ChildWriter(writer, services=services, budgets=budgets, revisions=revisions),
             engine=engine,
+            metrics=demand,
+            gateways=Gateways(gateway_leases, pods, clock=clock.time),
             events=ModelEvents(recorder),
             settings=configuration.reconcile_settings(),
             now=now,
+            clock=clock.time,
             sleep=sleep,
         )
         controller = Controller(
@@ -156,6 +162,7 @@ async def run_operator(
                 reflect(services, view_child, OURS),
                 reflect(budgets, view_child, OURS),
                 reflect(revisions, view_child, OURS),
+                reflect(gateway_leases, view_gateway, names.LABEL_GATEWAY),
             ],
             controllers=[controller],
             recorder=recorder,
@@ -170,6 +177,7 @@ async def run_operator(
         finally:
             await reconciler.close()
             await engine.close()
+            await demand.close()
 
 
 def operator(

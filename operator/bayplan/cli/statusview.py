@@ -111,12 +111,17 @@ def _head(model: ShownModel, ready: Condition | None, now: datetime) -> Renderab
         lines.append(escape(ready.message))
     if status.placement.pending_reason:
         lines.append(f"[yellow]pending:[/yellow] {escape(status.placement.pending_reason)}")
+    if status.scaling is not None:
+        since = _ago(status.scaling.decided_time, now)
+        lines.append(f"scaling: {status.scaling.reason.value} for {since}: {escape(status.scaling.message)}")
     if status.conditions and model.outdated:
         lines.append(
             f"[yellow]this is about generation {status.observed_generation}; the spec is at {model.generation}[/yellow]"
         )
     serving = ", ".join(status.revisions.serving) or "none"
     lines.append(f"revision {status.revisions.target or '-'}, serving {serving}")
+    if status.endpoint:
+        lines.append(f"endpoint {escape(status.endpoint)}")
     title = f"{model.namespace}/{model.name} serves {model.served_name}"
     return Panel("\n".join(lines), title=escape(title), title_align="left")
 

@@ -7,6 +7,9 @@ reach engines past a gateway, and the larger one counts:
     arriving tokens/s = max(door, served + growth of the engines' queues)
     queued tokens     = waiting at the door + waiting in engines
 
+At the door nobody knows how much of its output limit a request will use, and most use little. So promised output
+counts by the share of it that requests which have ended have used, by the engines' own sums; all of it before that.
+
 A part of which enough sources answered is scaled to all of them. One with fewer is a lower bound, and so is everything
 that it is a part of.
 """
@@ -19,15 +22,19 @@ from bayplan.planning.measurements import CounterSample, Measured, Total, Unknow
 from bayplan.planning.numbers import exact
 from bayplan.planning.scaling import Observation
 
+NOT_REPORTED = Unknown("not reported")
+
 
 @dataclass(frozen=True, slots=True)
 class DoorReading:
-    """What one gateway said about one model. `demand_tokens` counts prompt and output tokens since its start."""
+    """What one gateway said about one model. Prompt and promised output tokens are counted since its start."""
 
     at_seconds: Fraction
     incarnation: str
-    demand_tokens: Measured
+    prompt_tokens: Measured
+    output_tokens: Measured
     queued_tokens: Measured
+    """Prompt and promised output of requests that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,10 @@ class EngineReading:
     waiting_tokens: Measured
     remaining_tokens: Measured = Fraction(0)
     """What it has still to do: the tokens of its running and waiting requests."""
+    ended_tokens: Measured = NOT_REPORTED
+    """Output of the requests that have ended."""
+    promised_tokens: Measured = NOT_REPORTED
+    """Output limits of the requests that have ended."""
 
 
 Readings = Mapping[str, tuple[DoorReading | None, DoorReading]]
@@ -73,8 +84,10 @@ def measure_demand(
         return Observation(now, queued_tokens=nobody, arrival_tokens_per_second=nobody)
     rates, queues = [], []
     if sources.gateways:
-        rates.append(_rate_of("demand_tokens", doors, sources.gateways))
-        queues.append(total_of({uid: new.queued_tokens for uid, (_, new) in doors.items()}, sources.gateways))
+        share = output_share(engines)
+        rates.append(_door_rate(doors, sources.gateways, share))
+        queued = total_of({uid: new.queued_tokens for uid, (_, new) in doors.items()}, sources.gateways)
+        queues.append(_times(queued, _mix(doors, share)))
     if sources.engines:
         served = _rate_of("served_tokens", engines, sources.engines)
         rates.append(_with_growth(served, engines, sources.engines))
@@ -88,6 +101,36 @@ def measure_demand(
         queued_tokens=_sum(waiting),
         coverage=Fraction(1) if coverage >= least_coverage else coverage,
     )
+
+
+def output_share(engines: EngineReadings) -> Fraction:
+    """Part of the promised output that requests which have ended have used, at most 1; 1 while none is known."""
+    ended = promised = Fraction(0)
+    for _, new in engines.values():
+        if isinstance(new.ended_tokens, Fraction) and isinstance(new.promised_tokens, Fraction):
+            ended, promised = ended + new.ended_tokens, promised + new.promised_tokens
+    return min(Fraction(1), ended / promised) if ended else Fraction(1)
+
+
+def _door_rate(doors: Readings, expected: Collection[str], share: Fraction) -> Total:
+    prompt, output = (_rate_of(name, doors, expected) for name in ("prompt_tokens", "output_tokens"))
+    if isinstance(prompt.value, Unknown) or isinstance(output.value, Unknown):
+        return prompt if isinstance(prompt.value, Unknown) else output
+    return Total(prompt.value + share * output.value, min(prompt.coverage, output.coverage))
+
+
+def _mix(doors: Readings, share: Fraction) -> Fraction:
+    """What a promised token at the door counts for, prompts included: what waits is like what came before."""
+    prompt = output = Fraction(0)
+    for _, new in doors.values():
+        if isinstance(new.prompt_tokens, Fraction) and isinstance(new.output_tokens, Fraction):
+            prompt, output = prompt + new.prompt_tokens, output + new.output_tokens
+    whole = prompt + output
+    return (prompt + share * output) / whole if whole else Fraction(1)
+
+
+def _times(total: Total, factor: Fraction) -> Total:
+    return total if isinstance(total.value, Unknown) else Total(total.value * factor, total.coverage)
 
 
 def _rate_of(counter: str, readings: Readings | EngineReadings, expected: Collection[str]) -> Total:

@@ -74,6 +74,8 @@ class Member:
     gpus: int = 0
     cpu_millis: int = 0
     memory_bytes: int = 0
+    kv_tokens: int | None = None
+    """Tokens that the replica's KV cache holds by its admission bounds; None where they are not there or unreadable."""
 
     @property
     def terminal(self) -> bool:

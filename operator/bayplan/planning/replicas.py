@@ -5,13 +5,16 @@ below what is asked for because of a replacement), replaces one group at a time,
 a slot that is already reserved, binding, warming or waiting out its back-off.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from fractions import Fraction
 
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.planning.assignment import RankAssignment
+from bayplan.planning.measurements import Measured
 from bayplan.planning.members import Group, short_revision
+from bayplan.planning.victims import Candidate, VictimStage, order_victims
 
 ALIVE = (Stage.RESERVED, Stage.BINDING, Stage.WARMING, Stage.READY)
 SURGE = 1
@@ -84,6 +87,8 @@ class Actions:
     create: tuple[Creation, ...] = ()
     remove: tuple[Removal, ...] = ()
     drain: tuple[Group, ...] = ()
+    undrain: tuple[Group, ...] = ()
+    """Draining groups that are wanted again: the cheapest replicas there are, for they are loaded."""
     release: tuple[Group, ...] = ()
     """Complete, gated groups whose reservation is to be rechecked and released to the scheduler."""
     complete: tuple[Group, ...] = ()
@@ -108,16 +113,19 @@ def decide(
     now: datetime,
     moving_nodes: Iterable[str] = (),
     backoff: Backoff | None = None,
+    remaining_tokens: Mapping[str, Measured] | None = None,
 ) -> Actions:
     """Decide for one model.
 
     `moving_nodes` are nodes to be emptied: their groups count as outdated, so a replacement comes first and the floor
-    holds. Removal order on the way down: not yet serving before serving, youngest first.
+    holds. `remaining_tokens` is what serving groups have still to do, by name; on the way down `planning.victims`
+    orders them.
     """
     backoff = backoff or Backoff()
     groups = sorted(groups, key=lambda g: g.name)
     wanted = target.replicas
-    kinds = _sort(groups, target, frozenset() if target.frozen else frozenset(moving_nodes))
+    moving = frozenset(moving_nodes)
+    kinds = _sort(groups, target, frozenset() if target.frozen else moving)
     attempts = _highest_attempts(groups)
     outdated_ready = [g for g in kinds.outdated if g.stage is Stage.READY]
     ready_current = [g for g in kinds.current if g.stage is Stage.READY]
@@ -145,12 +153,14 @@ def decide(
         if target.describes(g) and not _superseded(g, attempts)
     ]
 
+    returning = _returning(kinds.leaving, target, moving)[: max(0, room)]
     removed = {removal.group.name for removal in removals}
     reserved = [g for g in kinds.current if g.stage is Stage.RESERVED and g.name not in removed]
     return Actions(
-        create=_creations(groups, target, retries, max(0, room)),
+        create=_creations(groups, target, retries, max(0, room - len(returning))),
         remove=tuple(sorted(removals, key=lambda removal: removal.group.name)),
-        drain=tuple(_surplus_ready(outdated_ready, ready_current, wanted)),
+        drain=tuple(_surplus_ready(outdated_ready, ready_current, wanted, remaining_tokens or {})),
+        undrain=tuple(returning),
         release=tuple(g for g in reserved if not g.missing_ranks),
         # Never with pods of another spec: such a group runs into its limit.
         complete=tuple(g for g in reserved if g.missing_ranks and target.describes(g)),
@@ -228,23 +238,59 @@ def _due_in(group: Group, now: datetime, backoff: Backoff) -> float:
     return (group.since + timedelta(seconds=backoff.delay(_failures(group, backoff))) - now).total_seconds()
 
 
-def _surplus_ready(outdated: list[Group], current: list[Group], wanted: int) -> list[Group]:
-    """Ready groups above the floor, outdated ones first, then the youngest."""
+def _returning(leaving: list[Group], target: Target, moving: frozenset[str]) -> list[Group]:
+    """Groups whose drain can be taken back, those first that began to leave last: whole, running, and as wanted."""
+    found = [
+        group
+        for group in leaving
+        if target.describes(group)
+        and group.head.draining_since is not None
+        and not group.missing_ranks
+        and all(m.container_id is not None and not m.deleting and not m.terminal for m in group.members)
+        and not any(rank.node in moving for rank in _ranks(group))
+    ]
+    return sorted(found, key=lambda g: (-(g.head.draining_since or g.created).timestamp(), g.name))
+
+
+_VICTIM_STAGES = {
+    Stage.RESERVED: VictimStage.PENDING,
+    Stage.BINDING: VictimStage.PENDING,
+    Stage.WARMING: VictimStage.WARMING,
+    Stage.READY: VictimStage.READY,
+}
+
+
+def _victims(groups: Iterable[Group], remaining_tokens: Mapping[str, Measured]) -> list[Group]:
+    """Groups in the order in which they leave."""
+    by_name = {group.name: group for group in groups if group.stage in _VICTIM_STAGES}
+    order = order_victims(
+        Candidate(
+            name=group.name,
+            stage=_VICTIM_STAGES[group.stage],
+            since_seconds=Fraction(group.since.timestamp()),
+            remaining_tokens=remaining_tokens.get(group.name, Fraction(0)),
+        )
+        for group in by_name.values()
+    )
+    return [by_name[name] for name in order]
+
+
+def _surplus_ready(
+    outdated: list[Group], current: list[Group], wanted: int, remaining_tokens: Mapping[str, Measured]
+) -> list[Group]:
+    """Ready groups above the floor, outdated ones first, oldest first."""
     surplus = len(outdated) + len(current) - wanted
     if surplus <= 0:
         return []
     oldest_first = sorted(outdated, key=lambda g: (g.created, g.name))
-    youngest_first = sorted(current, key=lambda g: (g.since, g.name), reverse=True)
-    return [*oldest_first, *youngest_first][:surplus]
+    return [*oldest_first, *_victims(current, remaining_tokens)][:surplus]
 
 
 def _surplus_unready(current: list[Group], surplus: int) -> list[Removal]:
-    """Groups above the wanted count that do not serve yet: earliest stage first, youngest first."""
+    """Groups above the wanted count that do not serve yet."""
     if surplus <= 0:
         return []
-    order = {Stage.RESERVED: 0, Stage.BINDING: 1, Stage.WARMING: 2}
-    waiting = sorted((g for g in current if g.stage in order), key=lambda g: g.name)
-    waiting.sort(key=lambda g: (order[g.stage], -g.since.timestamp()))
+    waiting = _victims((g for g in current if g.stage is not Stage.READY), {})
     return [Removal(g, "scaled down before it served") for g in waiting[:surplus]]
 
 

@@ -35,15 +35,17 @@ _ORDER = tuple(VictimStage)
 def order_victims(candidates: Iterable[Candidate]) -> tuple[str, ...]:
     """Names in the order in which to leave: pending, then warming, youngest first; then those with the least work left.
 
-    Nothing is cut by a replica that serves nobody yet. Work that is not known counts as more than any known one.
+    Nothing is cut by a replica that serves nobody yet. Work that is not known counts as more than any known one. Of
+    equals the one with the last name goes, which was added last.
     """
 
-    def rank(candidate: Candidate) -> tuple[int, bool, Fraction, Fraction, str]:
+    def rank(candidate: Candidate) -> tuple[int, bool, Fraction, Fraction]:
         work = Fraction(0)
         unknown = False
         if candidate.stage is VictimStage.READY:
             unknown = isinstance(candidate.remaining_tokens, Unknown)
             work = Fraction(0) if isinstance(candidate.remaining_tokens, Unknown) else candidate.remaining_tokens
-        return _ORDER.index(candidate.stage), unknown, work, -candidate.since_seconds, candidate.name
+        return _ORDER.index(candidate.stage), unknown, work, -candidate.since_seconds
 
-    return tuple(candidate.name for candidate in sorted(candidates, key=rank))
+    by_name = sorted(candidates, key=lambda candidate: candidate.name, reverse=True)
+    return tuple(candidate.name for candidate in sorted(by_name, key=rank))

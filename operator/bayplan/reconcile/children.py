@@ -129,12 +129,16 @@ class ChildWriter:
             if self._own(self.services, key, model) is None:
                 await self._create(SERVICES, self.services, body, model)
 
+    def has_service(self, model: ModelIdentity) -> bool:
+        """Whether the model's service is there."""
+        return self._own(self.services, Key(model.namespace, model.name), model) is not None
+
     # --- disruption budgets ----------------------------------------------------------------------------------------
 
-    async def sync_budgets(self, model: ModelIdentity, serving: Iterable[Group], draining: Iterable[Group]) -> None:
-        """Have one budget per serving group, keep those of draining ones, delete the rest."""
+    async def sync_budgets(self, model: ModelIdentity, serving: Iterable[Group], others: Iterable[Group]) -> None:
+        """Have one budget per serving group, keep those that `others` may have, delete the rest."""
         wanted = {group.name: len(group.members) for group in serving}
-        kept = {*wanted, *(group.name for group in draining)}
+        kept = {*wanted, *(group.name for group in others)}
         present = {child.key.name: child for child in self.budgets.by_index(BY_OWNER, model.uid)}
         for name, pods in wanted.items():
             if name not in present:

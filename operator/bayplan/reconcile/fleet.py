@@ -15,7 +15,7 @@ from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.resources import NODES, PODS, Key
 from bayplan.planning.assignment import Assignment
 from bayplan.planning.inventory import Claim, ClaimState, Inventory, Node
-from bayplan.planning.members import Member
+from bayplan.planning.members import Group, GroupLimits, Member, build_groups
 from bayplan.planning.nodes import node_from_api
 from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
 from bayplan.reconcile.foreign import ForeignClaims, claim_of
@@ -158,6 +158,12 @@ class Fleet:
     def pods_on(self, node: str) -> list[PodView]:
         """Return the pods bound to a node."""
         return self.pods.by_index(BY_NODE, node)
+
+    def groups_of(self, owner_uid: str, limits: GroupLimits) -> tuple[Group, ...]:
+        """Return the groups of one model as its pods show them now."""
+        pods = self.pods.by_index(BY_OWNER, owner_uid)
+        members = (pod.member for pod in pods if pod.member is not None)
+        return build_groups(members, now=self._now(), lost_nodes=self.lost_nodes(), limits=limits)
 
     def _occupied_inventory(self) -> Inventory:
         """The nodes with other people's pods."""

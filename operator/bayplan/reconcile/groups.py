@@ -14,6 +14,7 @@ from bayplan.cluster.cache import version_number
 from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, Invalid, NotFound
 from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import PODS, Key
+from bayplan.planning.admissionbounds import AdmissionBounds
 from bayplan.planning.assignment import Assignment
 from bayplan.planning.members import Group, Member
 from bayplan.reconcile import manifests, podpatches
@@ -22,8 +23,11 @@ from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.manifests import ModelIdentity
 from bayplan.reconcile.pods import view_pod
 
-REMOVAL_GRACE_SECONDS = 30
-"""For groups that we remove: they serve nothing any more, so the pod's own long grace would only hold GPUs."""
+IDLE_GRACE_SECONDS = 2
+"""For groups that serve nothing: preStop and the engine's own shutdown would wait for requests that are not there, and
+hold GPUs meanwhile. The kubelet gives SIGTERM two seconds of its own after it."""
+BUSY_GRACE_SECONDS = 30
+"""For groups whose drain was cut off by its deadline."""
 WARM_REASON = "GenerationSucceeded"
 
 DRAINING_REASON = "Draining"
@@ -43,20 +47,28 @@ class GroupWriter:
 
     # --- reserve ---------------------------------------------------------------------------------------------------
 
-    async def reserve(self, model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment) -> None:
+    async def reserve(
+        self, model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, bounds: AdmissionBounds
+    ) -> None:
         """Create rank 0: the reservation of the whole group.
 
         Raises WorldChangedError when the name is taken, ApiError otherwise. Call under `fleet.planning` with the
         claims assumed; the caller settles them.
         """
-        await self._create(model, manifests.pod(model, spec, assignment, 0), assignment.plan_id)
+        await self._create(model, manifests.pod(model, spec, assignment, 0, bounds), assignment.plan_id)
 
     async def complete(
-        self, model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, ranks: Iterable[int]
+        self,
+        model: ModelIdentity,
+        spec: InferenceModelSpec,
+        assignment: Assignment,
+        bounds: AdmissionBounds,
+        ranks: Iterable[int],
     ) -> None:
         """Create the remaining ranks of a reserved group; raises the first ApiError after all have been tried."""
         await run_all(
-            self._create(model, manifests.pod(model, spec, assignment, rank), assignment.plan_id) for rank in ranks
+            self._create(model, manifests.pod(model, spec, assignment, rank, bounds), assignment.plan_id)
+            for rank in ranks
         )
 
     async def _create(self, model: ModelIdentity, body: Json, plan_id: str) -> None:
@@ -135,6 +147,18 @@ class GroupWriter:
                 await self._patch(member, ops)
         await self.unroute(group)
 
+    async def take_back(self, group: Group) -> None:
+        """Say that the group does not leave after all. It is warmed again before it is routed."""
+        path = f"/metadata/annotations/{podpatches.pointer(names.ANNOTATION_DRAINING)}"
+        # The head last: it is what readers watch, and what says that something is left to do here.
+        for member in reversed(group.members):
+            if member.draining_since is not None:
+                ops: list[Json] = [
+                    {"op": "test", "path": "/metadata/uid", "value": member.uid},
+                    {"op": "remove", "path": path},
+                ]
+                await self._patch(member, ops)
+
     async def unroute(self, group: Group) -> None:
         """Turn warm False wherever it is still True, so that Services drop the group."""
         await run_all(
@@ -145,21 +169,21 @@ class GroupWriter:
 
     # --- remove ----------------------------------------------------------------------------------------------------
 
-    async def remove(self, group: Group) -> None:
+    async def remove(self, group: Group, *, grace_seconds: int = IDLE_GRACE_SECONDS) -> None:
         """Delete every member that is not already on its way out, by uid; rank 0 goes last.
 
         While the reservation stands, the group's GPUs stay counted.
         """
         head, others = group.members[0], group.members[1:]
-        await run_all(self._delete(member) for member in others if not member.deleting)
+        await run_all(self._delete(member, grace_seconds) for member in others if not member.deleting)
         if not head.deleting:
-            await self._delete(head)
+            await self._delete(head, grace_seconds)
 
-    async def _delete(self, member: Member) -> None:
+    async def _delete(self, member: Member, grace_seconds: int) -> None:
         key, version = Key(member.namespace, member.name), version_number(member.resource_version)
         try:
             raw = await self._port.delete(
-                PODS, member.namespace, member.name, uid=member.uid, grace_seconds=REMOVAL_GRACE_SECONDS
+                PODS, member.namespace, member.name, uid=member.uid, grace_seconds=grace_seconds
             )
         except NotFound:
             self._fleet.pods.discard(key, member.uid, version)

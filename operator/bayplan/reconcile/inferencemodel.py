@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,8 +25,9 @@ from bayplan.planning.topology import DEFAULT_TOPOLOGY, HOST, Topology
 from bayplan.reconcile.children import ChildWriter
 from bayplan.reconcile.drain import DrainTracker
 from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
+from bayplan.reconcile.gateways import Gateways
 from bayplan.reconcile.groups import GroupWriter, WorldChangedError
-from bayplan.reconcile.manifests import ModelIdentity
+from bayplan.reconcile.manifests import ModelIdentity, endpoint
 from bayplan.reconcile.modelpass import ModelPass
 from bayplan.reconcile.modelstatus import Situation, build_status, invalid_status
 from bayplan.reconcile.modelview import ModelView, view_model
@@ -33,10 +35,12 @@ from bayplan.reconcile.plan import ModelPlan, plan_model
 from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.release import Rechecker
+from bayplan.reconcile.scaling.autoscaler import Autoscaler, ScalingPlan
 from bayplan.reconcile.statuswriter import EventSink, Standing, StatusWriter, is_warning
 from bayplan.reconcile.tools import Tools, Wish
 from bayplan.reconcile.warmup import WarmupTracker
 from bayplan.telemetry.engine import EnginePort
+from bayplan.telemetry.sources import MetricsPort
 
 logger = logging.getLogger(__name__)
 
@@ -85,9 +89,12 @@ class InferenceModelReconciler:
         quotas: Store[QuotaView],
         children: ChildWriter,
         engine: EnginePort,
+        metrics: MetricsPort,
+        gateways: Gateways,
         events: EventSink,
         settings: ReconcileSettings,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         seed: int | None = None,
     ) -> None:
@@ -110,13 +117,22 @@ class InferenceModelReconciler:
             children=children,
             rechecker=Rechecker(port, topology=settings.topology),
             warmups=WarmupTracker(engine, now=now, sleep=sleep),
-            drains=DrainTracker(engine, now=now, sleep=sleep),
+            drains=DrainTracker(engine, acknowledged=gateways.acknowledged, now=now, sleep=sleep),
             quotas=quotas,
             limits=settings.group_limits,
             backoff=settings.backoff,
             now=now,
             random=random.Random(seed),
             confirm=self._confirm,
+        )
+        self._autoscaler = Autoscaler(
+            metrics,
+            gateways=gateways,
+            fleet=fleet,
+            limits=settings.group_limits,
+            clock=clock,
+            now=now,
+            sleep=sleep,
         )
         models.subscribe(self._model_changed)
         fleet.pods.subscribe(self._pod_changed)
@@ -134,6 +150,7 @@ class InferenceModelReconciler:
 
     async def close(self) -> None:
         """End background work."""
+        await self._autoscaler.close()
         await self._tools.warmups.close()
         await self._tools.drains.close()
         await self._tools.rechecker.close()
@@ -158,18 +175,28 @@ class InferenceModelReconciler:
     async def _act(self, standing: Standing, known: _Known, spec: InferenceModelSpec) -> Result:
         view = standing.view
         plan = self._plan(view, known, spec)
+        scaling = self._autoscaler.plan(
+            view.key, view.uid, spec, standing.status, changed=lambda: self._enqueue(view.key)
+        )
         target = Target(
-            replicas=spec.wanted_replicas,
+            replicas=scaling.replicas,
             revision=known.revision,
             template=known.template,
             layouts=plan.layouts,
             frozen=not plan.placeable,
         )
-        wish = Wish(model=view.identity, generation=view.generation, spec=spec, target=target, plan=plan)
+        wish = Wish(
+            model=view.identity, generation=view.generation, spec=spec, target=target, plan=plan, scaling=scaling
+        )
         work = ModelPass(self._tools, wish, view.key, changed=lambda: self._enqueue(view.key))
         if not standing.status.conditions and target.replicas:
             # Reserving takes many requests; a GitOps tool takes an object without a status for done.
             standing = await self._statuses.write(standing, self._status(standing, wish, work))
+        elif _is_new_target(standing.status, scaling):
+            # What is decided is written before it is done: who is restarted in between goes on with it.
+            update = {"scaling": scaling.status, "desired_replicas": scaling.replicas}
+            standing = await self._statuses.write(standing, standing.status.model_copy(update=update))
+            self._tell_scaling(view, scaling)
         await work.run()
         for reason, message in work.findings.notes:
             self._events.emit(view, reason=reason, message=message, warning=is_warning(reason))
@@ -212,6 +239,9 @@ class InferenceModelReconciler:
             groups=work.groups,
             blocker=work.findings.blocker,
             moving_nodes=self._fleet.moving_nodes(),
+            scaling=wish.scaling.status,
+            scaling_verdict=wish.scaling.verdict,
+            endpoint=endpoint(wish.model) if self._tools.children.has_service(wish.model) else "",
             warming={
                 group.name: seen
                 for group in work.groups
@@ -219,6 +249,11 @@ class InferenceModelReconciler:
             },
         )
         return build_status(situation, standing.status, now=self._now())
+
+    def _tell_scaling(self, view: ModelView, scaling: ScalingPlan) -> None:
+        status = scaling.status
+        if status is not None and status.last_scale_time is not None:
+            self._events.emit(view, reason=status.reason.value, message=status.message, warning=False)
 
     def _read(self, view: ModelView) -> _Known:
         known = self._known.get(view.uid)
@@ -337,6 +372,7 @@ class InferenceModelReconciler:
 
     def _forget(self, key: Key, view: ModelView | None) -> None:
         self._pending.discard(key)
+        self._autoscaler.forget(key)
         self._tools.warmups.retain(key, ())
         self._tools.drains.retain(key, ())
         if view is not None:
@@ -344,3 +380,10 @@ class InferenceModelReconciler:
             self._plan_cache.pop(view.uid, None)
             self._tools.holds.pop(view.uid, None)
             self._statuses.forget(view.uid)
+
+
+def _is_new_target(status: InferenceModelStatus, scaling: ScalingPlan) -> bool:
+    """Whether autoscaling has decided on another number than the stored status says."""
+    if scaling.status is None:
+        return False
+    return status.scaling is None or status.scaling.desired_replicas != scaling.replicas

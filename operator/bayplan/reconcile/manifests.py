@@ -12,6 +12,7 @@ from typing import Any
 from bayplan.api import names
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.podtemplate import Volume
+from bayplan.planning.admissionbounds import AdmissionBounds
 from bayplan.planning.assignment import Assignment
 
 Json = dict[str, Any]
@@ -19,7 +20,10 @@ MASTER_PORT = 29501
 SHARED_MEMORY_VOLUME = "bayplan-shm"
 MODEL_VOLUME = "bayplan-model"
 MODEL_PATH = "/mnt/model"
-GRACE_BEYOND_DRAIN_SECONDS = 30
+PRE_STOP_SECONDS = 5
+"""A pod that somebody deletes serves on for so long, until every gateway and every Service has heard of it."""
+GRACE_MARGIN_SECONDS = 25
+"""What an engine may take to end once its own shutdown time-out has passed."""
 PROBE_PERIOD_SECONDS = 2
 LONGEST_LOAD_SECONDS = 86_400
 """The API's bound of `warmup.loadDeadlineSeconds`."""
@@ -68,12 +72,18 @@ def ranks_service_name(model: str) -> str:
     return f"{model}-ranks"
 
 
-def pod(model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, rank: int) -> Json:
-    """Return one rank's pod: gated, owned, with its part of the reservation. `spec` is that of the revision."""
+def pod(
+    model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, rank: int, bounds: AdmissionBounds
+) -> Json:
+    """Return one rank's pod: gated, owned, with its part of the reservation. `spec` is that of the revision.
+
+    Ending takes preStop, then the engine's own shutdown (`--shutdown-timeout`), and the grace period covers both.
+    """
     place = assignment.ranks[rank]
     annotations = {names.ANNOTATION_PLAN_ID: assignment.plan_id}
     if rank == 0:
         annotations[names.ANNOTATION_ASSIGNMENT] = assignment.to_json()
+        annotations[names.ANNOTATION_ADMISSION] = bounds.to_json()
     labels = common_labels(model, "engine") | {
         names.LABEL_REVISION: assignment.revision,
         names.LABEL_TEMPLATE: assignment.template,
@@ -89,14 +99,18 @@ def pod(model: ModelIdentity, spec: InferenceModelSpec, assignment: Assignment, 
         "resources": _resources(spec, assignment.gpu_resource, place.gpus),
         "volumeMounts": mounts,
         "securityContext": {"allowPrivilegeEscalation": False},
+        "lifecycle": {"preStop": {"sleep": {"seconds": PRE_STOP_SECONDS}}},
     }
     if rank == 0:
-        container |= {"ports": [{"name": "http", "containerPort": names.ENGINE_PORT}], **_probes()}
+        container |= {
+            "ports": [{"name": "http", "containerPort": names.ENGINE_PORT}],
+            **_probes(),
+        }
     body: Json = {
         "restartPolicy": "Never",
         "schedulingGates": [{"name": names.SCHEDULING_GATE}],
         "readinessGates": [{"conditionType": names.CONDITION_WARM}],
-        "terminationGracePeriodSeconds": spec.drain.deadline_seconds + GRACE_BEYOND_DRAIN_SECONDS,
+        "terminationGracePeriodSeconds": PRE_STOP_SECONDS + spec.drain.deadline_seconds + GRACE_MARGIN_SECONDS,
         "automountServiceAccountToken": spec.template.service_account_name is not None,
         "enableServiceLinks": False,
         "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
@@ -290,6 +304,11 @@ def disruption_budget(model: ModelIdentity, *, group: str, pods: int) -> Json:
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
+
+
+def endpoint(model: ModelIdentity) -> str:
+    """Return the address at which the model's service answers inside the cluster."""
+    return f"http://{model.name}.{model.namespace}.svc:{names.ENGINE_PORT}/v1"
 
 
 def revision_name(model: str, revision: str) -> str:

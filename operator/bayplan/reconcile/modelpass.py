@@ -1,18 +1,18 @@
 """One reconcile of one InferenceModel: compare, write the difference, look again, until nothing is left to do now."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.cluster.errors import ApiError
 from bayplan.cluster.resources import Key
-from bayplan.planning.members import Group, build_groups
+from bayplan.planning.measurements import Measured, Unknown
+from bayplan.planning.members import Group
 from bayplan.planning.replicas import ALIVE, Actions, decide
 from bayplan.reconcile.background import run_all
 from bayplan.reconcile.children import NameTakenError
-from bayplan.reconcile.fleet import BY_OWNER
-from bayplan.reconcile.groups import WorldChangedError
+from bayplan.reconcile.groups import BUSY_GRACE_SECONDS, IDLE_GRACE_SECONDS, WorldChangedError
 from bayplan.reconcile.modelstatus import Blocker
 from bayplan.reconcile.reserve import LOOK_AGAIN_SECONDS, Reserver
 from bayplan.reconcile.tools import Findings, Tools, Wish
@@ -51,6 +51,7 @@ class ModelPass:
                 now=self._tools.now(),
                 moving_nodes=self._tools.fleet.moving_nodes(),
                 backoff=self._tools.backoff,
+                remaining_tokens=self._remaining(),
             )
             try:
                 moved = await self._step(actions)
@@ -76,13 +77,7 @@ class ModelPass:
         self._note_waits(self.groups)
 
     def _look(self) -> tuple[Group, ...]:
-        pods = self._tools.fleet.pods.by_index(BY_OWNER, self._wish.model.uid)
-        return build_groups(
-            (pod.member for pod in pods if pod.member is not None),
-            now=self._tools.now(),
-            lost_nodes=self._tools.fleet.lost_nodes(),
-            limits=self._tools.limits,
-        )
+        return self._tools.fleet.groups_of(self._wish.model.uid, self._tools.limits)
 
     async def _step(self, actions: Actions) -> bool:
         moved = False
@@ -91,7 +86,11 @@ class ModelPass:
         for group in actions.drain:
             await self._tools.groups.mark_draining(group)
             moved = True
-        moved |= await self._leave()
+        for group in actions.undrain:
+            await self._tools.groups.take_back(group)
+            self.findings.notes.append((Reason.DRAINING, f"{group.name}: wanted again, its drain is taken back"))
+            moved = True
+        moved |= await self._leave({group.name for group in actions.undrain})
         moved |= await self._reserver.create(actions.create)
         await run_all(self._reserver.complete(group) for group in actions.complete)
         # Side by side, so that one set of live reads serves them all.
@@ -105,28 +104,36 @@ class ModelPass:
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 
-    async def _remove(self, group: Group, reason: str) -> bool:
+    def _remaining(self) -> dict[str, Measured]:
+        """What serving groups have still to do; where it is measured at all, a group that was not is Unknown."""
+        known = self._wish.scaling.remaining_tokens
+        if known is None:
+            return {}
+        return {group.name: known.get(group.head.uid, Unknown("not measured yet")) for group in self.groups}
+
+    async def _remove(self, group: Group, reason: str, *, grace_seconds: int = IDLE_GRACE_SECONDS) -> bool:
         if group.deleting:
             return False
-        await self._tools.groups.remove(group)
+        await self._tools.groups.remove(group, grace_seconds=grace_seconds)
         self.findings.notes.append((_reason_of_removal(group), f"{group.name}: {reason}"))
         return True
 
-    async def _leave(self) -> bool:
+    async def _leave(self, staying: Collection[str]) -> bool:
         moved = False
         for group in self.groups:
-            if group.stage is not Stage.DRAINING or group.deleting:
+            if group.stage is not Stage.DRAINING or group.deleting or group.name in staying:
                 continue
             if any(member.deleting for member in group.members):
                 # Somebody deleted one rank; a replica lives and dies as a whole.
-                moved |= await self._remove(group, "one of its pods was deleted")
+                moved |= await self._remove(group, "one of its pods was deleted", grace_seconds=BUSY_GRACE_SECONDS)
                 continue
             await self._tools.groups.unroute(group)
             deadline = self._wish.spec.drain.deadline_seconds
             self._tools.drains.ensure(self._key, group, deadline_seconds=deadline, changed=self._changed)
             result = self._tools.drains.result(group)
             if result is not None:
-                moved |= await self._remove(group, f"drained, {result.reason}")
+                grace = IDLE_GRACE_SECONDS if result.idle else BUSY_GRACE_SECONDS
+                moved |= await self._remove(group, f"drained, {result.reason}", grace_seconds=grace)
         return moved
 
     # --- warming ---------------------------------------------------------------------------------------------------
@@ -135,7 +142,7 @@ class ModelPass:
         moved = False
         live = [g for g in self.groups if g.stage in ALIVE or g.stage is Stage.DRAINING]
         self._tools.warmups.retain(self._key, live)
-        self._tools.drains.retain(self._key, live)
+        self._tools.drains.retain(self._key, [g for g in live if g.stage is Stage.DRAINING])
         for group in self.groups:
             if group.stage is not Stage.WARMING or all(member.warm for member in group.members):
                 continue
@@ -162,8 +169,9 @@ class ModelPass:
 
     async def _children(self) -> None:
         serving = [g for g in self.groups if g.stage is Stage.READY]
-        draining = [g for g in self.groups if g.stage is Stage.DRAINING and not g.deleting]
-        await self._tools.children.sync_budgets(self._wish.model, serving, draining)
+        # A drain that is taken back passes through Warming, and the budget with it.
+        others = [g for g in self.groups if g.stage in (Stage.DRAINING, Stage.WARMING) and not g.deleting]
+        await self._tools.children.sync_budgets(self._wish.model, serving, others)
 
     def _note_waits(self, groups: tuple[Group, ...]) -> None:
         """Times at which a state changes without anybody writing."""

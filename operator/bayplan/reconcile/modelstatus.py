@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from bayplan.api import names
+from bayplan.api.autoscaling import ScalingStatus
 from bayplan.api.conditions import ConditionType, Reason, Status, merge_conditions
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import (
@@ -48,6 +49,12 @@ class Situation:
     """Last warm-up observation by group name."""
     moving_nodes: frozenset[str] = frozenset()
     """Nodes that are to be emptied."""
+    scaling: ScalingStatus | None = None
+    """The last decision of autoscaling."""
+    scaling_verdict: Verdict | None = None
+    """Its condition."""
+    endpoint: str = ""
+    """Where the model's service answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +108,12 @@ def build_status(situation: Situation, previous: InferenceModelStatus, *, now: d
             groups=tuple(_group_status(g, situation.warming.get(g.name)) for g in shown),
             pending_reason=situation.blocker.message[:1024] if situation.blocker and counts.pending else "",
         ),
+        scaling=situation.scaling,
         revisions=RevisionStatus(
             target=situation.target.revision,
             serving=tuple(sorted({g.revision for g in alive if g.stage is Stage.READY}))[:2],
         ),
+        endpoint=situation.endpoint,
         conditions=merge_conditions(previous.conditions, verdicts, generation=situation.generation, now=now),
     )
 
@@ -151,6 +160,7 @@ def _verdicts(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> 
         (ConditionType.MEMORY_FIT, memory_status, memory_reason, memory_message),
         _placed(situation, counts, alive),
         _warm(situation, counts, alive),
+        *([situation.scaling_verdict] if situation.scaling_verdict is not None else []),
         _current(situation, counts),
     ]
     verdicts.append(_ready(situation, counts, verdicts))

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from bayplan.api.conditions import Reason, Status
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import MemoryStatus, ParallelismStatus
+from bayplan.planning.admissionbounds import AdmissionBounds, admission_bounds
 from bayplan.planning.assignment import Assignment
+from bayplan.planning.gpus import bare_product
 from bayplan.planning.group import GroupShape
 from bayplan.planning.inventory import Inventory
 from bayplan.planning.layout import Layout, Split
@@ -66,6 +68,25 @@ class ModelPlan:
             gpu_product=assignment.gpu_product,
             cpu_millis=self.cpu_millis,
             memory_bytes=self.memory_bytes,
+        )
+
+    def admission_bounds(self, spec: InferenceModelSpec, assignment: Assignment) -> AdmissionBounds:
+        """What a replica with that reservation holds, by the memory of its product and layout."""
+        product, layout = bare_product(assignment.gpu_product), (assignment.tensor, assignment.pipeline)
+        pool = next((d.pool for d in self.fit.layouts if bare_product(d.pool.gpu_product) == product), None)
+        memory = next(
+            (
+                d.memory
+                for d in self.fit.placeable
+                if d.layout is not None and d.pool is pool and (d.layout.tensor, d.layout.pipeline) == layout
+            ),
+            None,
+        )
+        return admission_bounds(
+            spec,
+            memory,
+            gpu_product=assignment.gpu_product,
+            gpu_memory_gib=pool.gpu_memory_gib if pool is not None else None,
         )
 
     def parallelism_status(self) -> tuple[ParallelismStatus, ...]:

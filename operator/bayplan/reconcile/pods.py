@@ -13,6 +13,7 @@ from bayplan.api import names
 from bayplan.api.meta import owner_uid, parse_rfc3339
 from bayplan.cluster.cache import version_number
 from bayplan.cluster.resources import Key
+from bayplan.planning.admissionbounds import AdmissionBounds
 from bayplan.planning.assignment import Assignment
 from bayplan.planning.members import EngineExit, Member
 from bayplan.planning.quantities import PodRequest, pod_request
@@ -33,6 +34,7 @@ class PodView:
     cpu_millis: int
     memory_bytes: int
     terminal: bool
+    address: str = ""
     member: Member | None = None
 
     def live(self) -> LivePod:
@@ -70,6 +72,7 @@ def view_pod(raw: Mapping[str, Any]) -> PodView:
         cpu_millis=request.cpu_millis,
         memory_bytes=request.memory_bytes,
         terminal=phase in ("Failed", "Succeeded"),
+        address=str(status.get("podIP") or ""),
         member=member,
     )
 
@@ -129,7 +132,15 @@ def _member(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[st
         gpus=request.gpus,
         cpu_millis=request.cpu_millis,
         memory_bytes=request.memory_bytes,
+        kv_tokens=_kv_tokens(annotations.get(names.ANNOTATION_ADMISSION)),
     )
+
+
+def _kv_tokens(text: object) -> int | None:
+    try:
+        return AdmissionBounds.from_json(text).kv_tokens if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def _assignment(text: object) -> tuple[Assignment | None, str]:

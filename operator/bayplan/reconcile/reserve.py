@@ -119,7 +119,8 @@ class Reserver:
             key = f"{self._wish.model.namespace}/{name}"
             fleet.assume(key, decision.claims(key))
             try:
-                await self._tools.groups.reserve(self._wish.model, self._wish.spec, assignment)
+                bounds = self._wish.plan.admission_bounds(self._wish.spec, assignment)
+                await self._tools.groups.reserve(self._wish.model, self._wish.spec, assignment, bounds)
             except (Forbidden, Invalid) as error:
                 self._refused(error)
                 return False
@@ -218,7 +219,10 @@ class Reserver:
         if group.assignment is None:
             return
         try:
-            await self._tools.groups.complete(self._wish.model, self._wish.spec, group.assignment, group.missing_ranks)
+            bounds = self._wish.plan.admission_bounds(self._wish.spec, group.assignment)
+            await self._tools.groups.complete(
+                self._wish.model, self._wish.spec, group.assignment, bounds, group.missing_ranks
+            )
         except (Forbidden, Invalid) as error:
             self._refused(error)
             current = next((g for g in self._look() if g.name == group.name), group)

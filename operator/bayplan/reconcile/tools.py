@@ -20,6 +20,7 @@ from bayplan.reconcile.modelstatus import Blocker
 from bayplan.reconcile.plan import ModelPlan
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.release import Rechecker
+from bayplan.reconcile.scaling.autoscaler import ScalingPlan
 from bayplan.reconcile.warmup import WarmupTracker
 
 
@@ -64,6 +65,7 @@ class Wish:
     spec: InferenceModelSpec
     target: Target
     plan: ModelPlan
+    scaling: ScalingPlan
 
 
 @dataclass(slots=True)

@@ -21,6 +21,7 @@ class Signal(StrEnum):
     PROMPT_LENGTH_COUNT = "requests with a prompt length"
     OUTPUT_LENGTH_SUM = "sum of output lengths"
     OUTPUT_LENGTH_COUNT = "requests with an output length"
+    OUTPUT_LIMIT_SUM = "sum of output limits"
     KV_USAGE = "share of the KV cache in use"
     PROCESS_START = "start of the process"
 
@@ -39,6 +40,7 @@ VLLM: Final[Mapping[Signal, tuple[str, ...]]] = MappingProxyType(
         Signal.PROMPT_LENGTH_COUNT: _spellings("vllm:request_prompt_tokens_count"),
         Signal.OUTPUT_LENGTH_SUM: _spellings("vllm:request_generation_tokens_sum"),
         Signal.OUTPUT_LENGTH_COUNT: _spellings("vllm:request_generation_tokens_count"),
+        Signal.OUTPUT_LIMIT_SUM: _spellings("vllm:request_params_max_tokens_sum"),
         # 0.10 reports both, 0.33 the first alone.
         Signal.KV_USAGE: _spellings("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         Signal.PROCESS_START: ("process_start_time_seconds",),

@@ -46,11 +46,11 @@ def _answer(source: GatewaySource, series: Sequence[Series], dates: Dates) -> Ga
     readings, trouble = {}, None
     for model in models:
         mine = [one for one in fresh if _model(one) == model]
-        demand, queued = _demand(mine), _queued(mine)
-        readings[model] = DoorReading(
-            Fraction(dates.to_clock(stamp)), f"{source.uid} {started}", demand_tokens=demand, queued_tokens=queued
-        )
-        for value in (demand, queued):
+        prompt, output = (_demand(mine, kind) for kind in KINDS)
+        queued = _queued(mine)
+        at = Fraction(dates.to_clock(stamp))
+        readings[model] = DoorReading(at, f"{source.uid} {started}", prompt, output, queued)
+        for value in (prompt, output, queued):
             if isinstance(value, Unknown):
                 trouble = trouble or Trouble(TroubleKind.INVALID, f"gateway {source.pod}: {model}: {value.reason}")
     return GatewayAnswer(readings, None, trouble)
@@ -61,15 +61,9 @@ def _model(series: Series) -> str:
     return f"{labels.get('exported_namespace', labels.get('namespace', ''))}/{labels.get('model', '')}"
 
 
-def _demand(series: Sequence[Series]) -> Measured:
-    by_kind = {one.labels.get("kind"): one.value for one in series if one.name == DEMAND}
-    total = Fraction(0)
-    for kind in KINDS:
-        value = measured(by_kind.get(kind), f"{DEMAND} of kind {kind}")
-        if isinstance(value, Unknown):
-            return value
-        total += value
-    return total
+def _demand(series: Sequence[Series], kind: str) -> Measured:
+    found = (one.value for one in series if one.name == DEMAND and one.labels.get("kind") == kind)
+    return measured(next(found, None), f"{DEMAND} of kind {kind}")
 
 
 def _queued(series: Sequence[Series]) -> Measured:

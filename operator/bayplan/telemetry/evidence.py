@@ -33,9 +33,7 @@ def gateway_answer(source: GatewaySource, body: Mapping[str, object], *, at_seco
         for value in (prompt, output, queued):
             if isinstance(value, Unknown):
                 trouble = trouble or Trouble(TroubleKind.INVALID, f"gateway {source.pod}: model {name}: {value.reason}")
-        bad = next((value for value in (prompt, output) if isinstance(value, Unknown)), None)
-        demand: Measured = bad if bad is not None else Fraction(prompt) + Fraction(output)  # type: ignore[arg-type]
-        found[str(name)] = DoorReading(Fraction(at_seconds), incarnation, demand, queued)
+        found[str(name)] = DoorReading(Fraction(at_seconds), incarnation, prompt, output, queued)
         for uid, tokens in _reserved(entry).items():
             reserved[uid] = reserved.get(uid, Fraction(0)) + tokens
     return GatewayAnswer(found, reserved, trouble)

@@ -63,7 +63,7 @@ class PrometheusSource:
         *,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        timeout_seconds: int = 10,
+        timeout_seconds: float = 10.0,
     ) -> None:
         self._url = url
         self._clock = clock
@@ -145,7 +145,7 @@ class PrometheusSource:
             session = Session()
             session.trust_env = False
             connection = PrometheusConnect(
-                url=self._url.rstrip("/"), session=session, retry=Retry(total=0), timeout=self._timeout_seconds
+                url=self._url.rstrip("/"), session=session, retry=Retry(total=0), timeout=max(1, round(self._timeout_seconds))
             )
             self._local.connection = connection
         return connection.custom_query(query)

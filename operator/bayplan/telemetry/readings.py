@@ -32,6 +32,8 @@ def engine_answer(
         served_tokens=served,
         waiting_tokens=waiting,
         remaining_tokens=_plus(_running_tokens(source, found, length), waiting),
+        ended_tokens=_known(found[Signal.OUTPUT_LENGTH_SUM]),
+        promised_tokens=_known(found[Signal.OUTPUT_LIMIT_SUM]),
     )
     return EngineAnswer(reading, trouble)
 
@@ -70,6 +72,10 @@ def _invalid(source: EngineSource, found: Mapping[Signal, Measured | None]) -> T
 
 def _start(value: Measured | None) -> str:
     return str(value.numerator // value.denominator) if isinstance(value, Fraction) else ""
+
+
+def _known(value: Measured | None) -> Measured:
+    return Unknown("not reported") if value is None else value
 
 
 def _plus(one: Measured | None, other: Measured | None) -> Measured:

@@ -95,6 +95,12 @@ class MemoryDecision(Fit):
         return None if room is None else math.floor(max(Fraction(0), room) / self.kv_gib_per_request)
 
     @property
+    def kv_tokens(self) -> int | None:
+        """Tokens whose KV cache fits beside weights and overhead, whatever requests they belong to. None: unknown."""
+        room = self._room_gib
+        return None if room is None else math.floor(max(Fraction(0), room) / self._kv_gib_per_token)
+
+    @property
     def max_tokens_per_request(self) -> int | None:
         """Longest request that fits at the asked concurrency; 0 when none does. None: unknown."""
         room = self._room_gib
