@@ -145,7 +145,10 @@ class PrometheusSource:
             session = Session()
             session.trust_env = False
             connection = PrometheusConnect(
-                url=self._url.rstrip("/"), session=session, retry=Retry(total=0), timeout=max(1, round(self._timeout_seconds))
+                url=self._url.rstrip("/"),
+                session=session,
+                retry=Retry(total=0),
+                timeout=max(1, round(self._timeout_seconds)),
             )
             self._local.connection = connection
         return connection.custom_query(query)
