@@ -106,5 +106,14 @@ async def create_steadily(api: KubeApi, bodies: Sequence[Json], advance: Callabl
 
 
 async def delete_models(api: KubeApi) -> None:
-    """Delete all models at once."""
-    await api.request("DELETE", MODELS)
+    """Delete all models, side by side: one request for all takes longer than a request may."""
+    models, _ = await api.list_all(MODELS, {})
+    left = iter(models)
+
+    async def delete() -> None:
+        for body in left:
+            await api.request("DELETE", f"{MODELS}/{body['metadata']['name']}")
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(BURST_CONNECTIONS):
+            group.create_task(delete())
