@@ -278,6 +278,8 @@ async def test_redirect_of_an_engine_is_not_followed(quick: Town, scripted: Make
     quick.head("a", (await scripted(elsewhere)).host)
     status, body, _ = await quick.post()
     assert (status, body["error"]["code"]) == (502, "engine_failed")
+    assert causes(quick, "pod-a") == {"failed": 1}
+    assert quick.held == 0
     assert second.received == []
 
 

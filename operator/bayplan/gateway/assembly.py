@@ -44,7 +44,7 @@ class Gateway:
         """Called when anything about replicas or what is under way to them is different."""
         self._now_ns = now_ns
         self._upstream = HttpUpstream(connect_seconds=settings.connect_seconds)
-        self._facts = FactFinder(self._upstream.session, current=heads.by_uid, learn=self._learn)
+        self._facts = FactFinder(current=heads.by_uid, learn=self._learn)
         heads.subscribe(self._note_gone)
         self.directory = Directory(
             models,

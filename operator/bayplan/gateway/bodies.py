@@ -55,11 +55,19 @@ class BufferLease:
 async def read_body(request: web.Request, lease: BufferLease, *, most_bytes: int, seconds: float) -> bytes:
     """Return the body. Raises Refused: 413, 408 or 503."""
     check_length(request, most_bytes)
+    content = request.content
+    if content.is_eof() and content.exception() is None:
+        # It came with its head, as most do.
+        whole = content.read_nowait(-1)
+        if len(whole) > most_bytes:
+            raise _too_large(most_bytes)
+        lease.take(len(whole))
+        return whole
     parts: list[bytes] = []
     size = 0
     try:
         async with asyncio.timeout(seconds):
-            while part := await request.content.readany():
+            while part := await content.readany():
                 size += len(part)
                 if size > most_bytes:
                     raise _too_large(most_bytes)

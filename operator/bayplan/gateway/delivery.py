@@ -76,6 +76,7 @@ class Delivery:
         self._pool = pool
         self._place = place
         self._job = job
+        self._relay: StreamRelay | None = None
         self._tried: list[str] = []
         self._cause: Cause | None = Cause.CANCELLED  # until something else is known
 
@@ -150,66 +151,84 @@ class Delivery:
         )
         row.begin(now_ns())
         cause: Cause | None = Cause.CANCELLED
-        answer: Answer | None = None
         try:
-            answer = await self._send(head)
-            response = await self._carry(answer, head)
+            response = await self._exchange(head)
             cause = self._cause
-        except (NotServedError, CutError) as error:
+        except NotServedError as error:
             cause = error.cause
-            if isinstance(error, NotServedError):
-                raise
-            self._cause = cause
+            raise
+        except CutError as error:
+            self._cause = cause = error.cause
             return self._cut_off()
+        except Refused:
+            cause = self._cause
+            raise
         except ConnectionError:
             # The client is gone; a write found out before the handler was told.
             self._cause = cause
             return self._cut_off()
         finally:
-            self._place.on_lost = None
-            if answer is not None and cause is not None:
-                answer.close()
             self._account(row, cause)
         return response
 
-    async def _send(self, head: HeadView) -> Answer:
-        job, services = self._job, self._services
-        limit = services.settings.silence_seconds if job.stream else services.settings.whole_answer_seconds
-        place = self._place
+    async def _exchange(self, head: HeadView) -> web.StreamResponse:
+        """Send the request and carry the answer, within one limit of time that a stream renews with each chunk."""
+        settings, place = self._services.settings, self._place
+        limit = settings.silence_seconds if self._job.stream else settings.whole_answer_seconds
+        answer: Answer | None = None
+        whole = False
+        self._relay = None
         try:
             async with asyncio.timeout(limit) as patience:
                 # A pod that vanishes takes no connection down with it: its end is the end of patience.
                 place.on_lost = lambda: patience.reschedule(0)
-                answer = await services.upstream.send(head.address or "", job.path, job.payload, job.request_id)
+                answer = await self._send(head)
+                place.answered()
+                response = await self._carry(answer, head, patience)
+                whole = True
+        except TimeoutError:
+            raise self._out_of_time() from None
+        finally:
+            place.on_lost = None
+            if answer is not None and not whole:
+                answer.close()
+        return response
+
+    def _out_of_time(self) -> Exception:
+        if self._relay is None:
+            lost = self._place.lost
+            return NotServedError(Cause.UNREACHABLE if lost else Cause.TIMEOUT, "the engine did not answer")
+        if self._place.lost:
+            return self._relay.failed(Cause.CUT, "the pod is gone")
+        return self._relay.failed(Cause.CANCELLED if self._relay.at_client else Cause.TIMEOUT)
+
+    async def _send(self, head: HeadView) -> Answer:
+        job = self._job
+        try:
+            return await self._services.upstream.send(head.address or "", job.path, job.payload, job.request_id)
         except EngineUnreachableError as error:
             raise NotServedError(Cause.UNREACHABLE, str(error)) from None
         except EngineBrokeOffError as error:
             raise NotServedError(Cause.FAILED, str(error)) from None
-        except TimeoutError:
-            cause = Cause.UNREACHABLE if place.lost else Cause.TIMEOUT
-            raise NotServedError(cause, "the engine did not answer") from None
-        self._place.on_lost = answer.close
-        self._place.answered()
-        return answer
 
-    async def _carry(self, answer: Answer, head: HeadView) -> web.StreamResponse:
+    async def _carry(self, answer: Answer, head: HeadView, patience: asyncio.Timeout) -> web.StreamResponse:
         job = self._job
         if answer.status == 200 and job.stream:
-            relay = StreamRelay(
+            self._relay = StreamRelay(
                 self._request,
                 silence_seconds=self._services.settings.silence_seconds,
                 headers={"X-Request-Id": job.request_id, "Cache-Control": "no-cache"},
                 on_first_token=self._place.first_token,
                 now_ns=self._services.now_ns,
             )
-            response = await relay.carry(answer, self.relayed)
+            response = await self._relay.carry(answer, self.relayed, patience)
             self._conclude()
             return response
         if answer.status in _TURNED_AWAY:
             raise NotServedError(Cause.FAILED, f"the engine answered {answer.status}")
         if answer.status >= 500 and await self._leaves(head.uid):
             raise NotServedError(Cause.FAILED, "the engine is leaving")
-        body = await read_whole(answer, seconds=self._services.settings.whole_answer_seconds, relayed=self.relayed)
+        body = await read_whole(answer, self.relayed)
         if answer.status == 200:
             self._conclude()
             self.relayed.keep(body)

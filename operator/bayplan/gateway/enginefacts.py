@@ -33,13 +33,12 @@ class FactFinder:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
         *,
         current: Callable[[str], HeadView | None],
         learn: Callable[[HeadView, EngineFacts], None],
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        self._session = session
+        self._session: aiohttp.ClientSession | None = None
         self._current = current
         self._learn = learn
         self._retry_seconds = retry_seconds
@@ -58,6 +57,9 @@ class FactFinder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     async def _ask(self, uid: str, model: ModelView) -> None:
         problem = ""
@@ -76,6 +78,10 @@ class FactFinder:
 
     async def _read(self, head: HeadView, model: ModelView) -> EngineFacts:
         url = f"http://{head.address}:{ENGINE_PORT}/metrics"
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True), cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+            )
         async with self._session.get(url, timeout=TIMEOUT, allow_redirects=False) as response:
             if response.status != 200:
                 raise FactsError(f"/metrics answered {response.status}")

@@ -77,6 +77,8 @@ class StreamRelay:
         on_first_token: Callable[[], None],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        self.at_client = False
+        """It is the client that takes its time, not the engine."""
         self._request = request
         self._silence_seconds = silence_seconds
         self._headers = headers
@@ -87,32 +89,36 @@ class StreamRelay:
         self._held_bytes = 0
         self._reader = EventReader()
 
-    async def carry(self, answer: Answer, relayed: Relayed) -> web.StreamResponse:
-        """Carry the whole body. Raises NotServedError before the first byte, CutError after it."""
+    async def carry(self, answer: Answer, relayed: Relayed, patience: asyncio.Timeout) -> web.StreamResponse:
+        """Carry the whole body; each chunk renews the patience.
+
+        Raises NotServedError before the first byte, CutError after it.
+        """
         relayed.progress = self._reader.progress
         relayed.content_type = answer.content_type
         loop = asyncio.get_running_loop()
-        silence = self._silence_seconds
-        moved = loop.time()
-        at_client = False
+        moved = 0.0
         try:
-            async with asyncio.timeout(silence) as patience:
-                while chunk := await answer.read():
-                    self._note(chunk, relayed)
-                    sent = self._sendable(chunk)
-                    if sent:
-                        relayed.keep(sent)
-                        at_client = True
-                        await self._send(sent, answer)
-                        at_client = False
-                    if loop.time() - moved > RESCHEDULE_SECONDS:
-                        moved = loop.time()
-                        patience.reschedule(moved + silence)
-        except TimeoutError:
-            raise self._failed(Cause.CANCELLED if at_client else Cause.TIMEOUT) from None
+            while chunk := await answer.read():
+                self._note(chunk, relayed)
+                sent = self._sendable(chunk)
+                if sent:
+                    relayed.keep(sent)
+                    self.at_client = True
+                    await self._send(sent, answer)
+                    self.at_client = False
+                if (now := loop.time()) - moved > RESCHEDULE_SECONDS:
+                    moved = now
+                    patience.reschedule(now + self._silence_seconds)
         except EngineError as error:
-            raise self._failed(Cause.CUT, str(error)) from None
+            raise self.failed(Cause.CUT, str(error)) from None
         return await self._end(relayed.progress)
+
+    def failed(self, cause: Cause, what: str = "no byte came in time") -> Exception:
+        """What it means that the stream ends here: not served while the client has seen nothing, else cut."""
+        if self._response is None:
+            return NotServedError(Cause.FAILED if cause is Cause.CUT else cause, what)
+        return CutError(cause)
 
     def _note(self, chunk: bytes, relayed: Relayed) -> None:
         before = self._reader.progress.output_events
@@ -152,27 +158,21 @@ class StreamRelay:
         await self._response.write_eof()
         return self._response
 
-    def _failed(self, cause: Cause, what: str = "no byte came in time") -> Exception:
-        if self._response is None:
-            return NotServedError(Cause.FAILED if cause is Cause.CUT else cause, what)
-        return CutError(cause)
 
-
-async def read_whole(answer: Answer, *, seconds: float, relayed: Relayed) -> bytes:
+async def read_whole(answer: Answer, relayed: Relayed) -> bytes:
     """Read an answer that is not streamed. Raises NotServedError: the client has seen nothing of it."""
-    body = bytearray()
     relayed.content_type = answer.content_type
+    parts: list[bytes] = []
+    size = 0
     try:
-        async with asyncio.timeout(seconds):
-            while chunk := await answer.read():
-                body += chunk
-                if len(body) > MOST_ANSWER_BYTES:
-                    raise NotServedError(Cause.FAILED, f"the answer has more than {MOST_ANSWER_BYTES} bytes")
-    except TimeoutError:
-        raise NotServedError(Cause.TIMEOUT, "the answer did not come in time") from None
+        while chunk := await answer.read():
+            size += len(chunk)
+            if size > MOST_ANSWER_BYTES:
+                raise NotServedError(Cause.FAILED, f"the answer has more than {MOST_ANSWER_BYTES} bytes")
+            parts.append(chunk)
     except EngineError as error:
         raise NotServedError(Cause.FAILED, str(error)) from None
-    whole = bytes(body)
+    whole = parts[0] if len(parts) == 1 else b"".join(parts)
     if answer.status == 200:
         _read_answer(whole, relayed.progress)
     return whole
