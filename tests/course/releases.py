@@ -3,6 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from bayplan.planning.gates.records import GateName
+from bayplan.planning.gates.release import (
+    ReleaseAction,
+    ReleaseMeasurement,
+    ReleaseRequirements,
+    decide_release,
+)
 from bayplan.planning.rollout.quantization import (
     QuantizationMeasurement,
     QuantizationRequirements,
@@ -43,3 +50,17 @@ def run_speculative(values: Values) -> dict[str, Any]:
         "speedup": decision.speedup,
         "emitted_sequence": list(decision.emitted[0]),
     }
+
+
+def run_rollout(values: Values) -> dict[str, Any]:
+    """The deciding controls in the course's order; ours is the worst first."""
+    decision = decide_release(
+        ReleaseMeasurement(**values["baseline"]),
+        ReleaseMeasurement(**values["candidate"]),
+        ReleaseRequirements(**values["requirements"]),
+    )
+    failed = {result.gate.name for result in decision.failed}
+    controls = [hold.value for hold in decision.holds] + [name.value for name in GateName if name in failed]
+    if decision.action is ReleaseAction.PROMOTE:
+        controls = ["all-gates-passed"]
+    return {"action": decision.action.value, "deciding_controls": controls}

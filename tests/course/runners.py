@@ -22,7 +22,6 @@ NOT_BUILT = frozenset(
     {
         "capacity",
         "capstone",
-        "rollout",
     }
 )
 """Areas of the course whose decisions do not exist yet."""
@@ -180,6 +179,7 @@ RUNNERS: dict[str, Runner] = {
     "autoscaling": serving.run_autoscaling,
     "quantization": releases.run_quantization,
     "speculative": releases.run_speculative,
+    "rollout": releases.run_rollout,
 }
 PRODUCTION_RUNNERS: dict[str, Runner] = {
     "prefix": serving.run_prefix_in_production,

@@ -1,0 +1,6 @@
+"""Gates: what a candidate's measurements must meet.
+
+`records` holds a gate and its result, `measures` what is known of one arm, `thresholds` the judgement: limits on
+counts, in the one module that another statistic would replace. `counts` makes a stage's counts of the gateways'
+cumulative counters, `quality` and `jsonschema` score answers to a prompt set, `release` judges finished summaries.
+"""
