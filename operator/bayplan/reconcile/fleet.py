@@ -1,10 +1,9 @@
 """The fleet as the caches show it: nodes, everybody's pods, and the reservations being made right now.
 
-One planner works at a time (`Fleet.planning`), and each decision is subtracted before the next: first as an assumed
-claim, then, once the create has answered, as the reservation itself in the cache.
+A decision and its subtraction are one step, with nothing in between that waits, so no two share a GPU: first as an
+assumed claim, then, once the cache shows it, as the reservation itself.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -104,14 +103,13 @@ class Fleet:
         self.nodes = nodes
         self.pods = pods
         self.limits = limits
-        self.planning = asyncio.Lock()
-        """Held from the snapshot of a decision until its reservation is in the cache."""
         self.nodes_version = 0
         """Counts changes of what decisions see of nodes; heartbeats are none."""
         self._is_ours = is_ours
         self._now = now
         self._assumed: dict[str, tuple[Claim, ...]] = {}
         self._assumed_version = 0
+        self._freed: list[Callable[[], None]] = []
         self._cordoned_since: dict[str, datetime] = {}
         self._gone_since: dict[str, datetime] = {}
         self._not_ready: dict[str, datetime] = {}
@@ -134,16 +132,29 @@ class Fleet:
         self._assumed[group] = tuple(claims)
         self._assumed_version += 1
 
-    def settle(self, group: str) -> None:
-        """Drop the assumption: the reservation is in the cache, or it certainly does not exist."""
-        if self._assumed.pop(group, None) is not None:
-            self._assumed_version += 1
+    def settle(self, group: str, *, reserved: bool) -> None:
+        """Drop the assumption: the reservation is in the cache, or nothing was reserved.
+
+        What was not reserved is free again, and no event says so: whoever was told "no room" meanwhile is.
+        """
+        if self._assumed.pop(group, None) is None:
+            return
+        self._assumed_version += 1
+        if not reserved:
+            for listener in self._freed:
+                listener()
+
+    def subscribe_freed(self, listener: Callable[[], None]) -> None:
+        """Call when GPUs become free without a change of any pod or node."""
+        self._freed.append(listener)
 
     def inventory(self) -> Inventory:
         """Return the snapshot that the next decision is made on."""
         version = (self.nodes_version, self.pods.revision, self._assumed_version)
         if self._snapshot is None or self._snapshot[0] != version:
-            claims = [*self._claims(), *(claim for group in self._assumed.values() for claim in group)]
+            claims = self._claims()
+            shown = {claim.owner for claim in claims}  # the watch may show a reservation before its create answers
+            claims += [claim for group, assumed in self._assumed.items() if group not in shown for claim in assumed]
             name = f"nodes {self.nodes.stream_version}, pods {self.pods.stream_version}"
             self._snapshot = (version, self._occupied_inventory().with_claims(claims, version=name))
         return self._snapshot[1]

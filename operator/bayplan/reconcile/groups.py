@@ -52,8 +52,8 @@ class GroupWriter:
     ) -> None:
         """Create rank 0: the reservation of the whole group.
 
-        Raises WorldChangedError when the name is taken, ApiError otherwise. Call under `fleet.planning` with the
-        claims assumed; the caller settles them.
+        Raises WorldChangedError when the name is taken, ApiError otherwise. The caller has assumed the claims, and
+        settles them.
         """
         await self._create(model, manifests.pod(model, spec, assignment, 0, bounds), assignment.plan_id)
 

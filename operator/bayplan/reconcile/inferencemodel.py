@@ -138,6 +138,7 @@ class InferenceModelReconciler:
         fleet.pods.subscribe(self._pod_changed)
         fleet.nodes.subscribe(self._node_changed)
         quotas.subscribe(self._quota_changed)
+        fleet.subscribe_freed(self._wake_pending)
 
     def owns(self, uid: str) -> bool:
         """Whether a uid is that of an InferenceModel: only then do a pod's annotations count as a reservation."""

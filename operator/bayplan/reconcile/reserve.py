@@ -100,34 +100,36 @@ class Reserver:
     async def _reserve(self, creation: Creation) -> bool:
         """Place one group and create its rank 0; False when it has no place now."""
         fleet = self._tools.fleet
-        async with fleet.planning:
-            name = group_name(
-                model=self._wish.model.name,
-                revision=self._wish.target.revision,
-                ordinal=creation.ordinal,
-                attempt=creation.attempt,
-            )
-            decision = self._place(name, creation)
-            if not decision.placed or decision.shape is None:
-                self._findings.blocker = Blocker(decision.reason, decision.message)
-                return False
-            assignment = self._assignment(name, creation, decision)
-            short = self._quota_shortfall(assignment, decision)
-            if short:
-                self._hold(Blocker(Reason.QUOTA_EXCEEDED, short), QUOTA_RETRY_SECONDS)
-                return False
-            key = f"{self._wish.model.namespace}/{name}"
-            fleet.assume(key, decision.claims(key))
-            try:
-                bounds = self._wish.plan.admission_bounds(self._wish.spec, assignment)
-                await self._tools.groups.reserve(self._wish.model, self._wish.spec, assignment, bounds)
-            except (Forbidden, Invalid) as error:
-                self._refused(error)
-                return False
-            finally:
-                # Written: the cache holds it. Not written, or nobody knows: a claim nobody keeps would hold GPUs for
-                # ever, while a reservation that comes to light later is met by the recheck.
-                fleet.settle(key)
+        name = group_name(
+            model=self._wish.model.name,
+            revision=self._wish.target.revision,
+            ordinal=creation.ordinal,
+            attempt=creation.attempt,
+        )
+        # From here to the assumption nothing may wait: other models are placed as soon as this one does.
+        decision = self._place(name, creation)
+        if not decision.placed or decision.shape is None:
+            self._findings.blocker = Blocker(decision.reason, decision.message)
+            return False
+        assignment = self._assignment(name, creation, decision)
+        short = self._quota_shortfall(assignment, decision)
+        if short:
+            self._hold(Blocker(Reason.QUOTA_EXCEEDED, short), QUOTA_RETRY_SECONDS)
+            return False
+        key = f"{self._wish.model.namespace}/{name}"
+        fleet.assume(key, decision.claims(key))
+        reserved = False
+        try:
+            bounds = self._wish.plan.admission_bounds(self._wish.spec, assignment)
+            await self._tools.groups.reserve(self._wish.model, self._wish.spec, assignment, bounds)
+            reserved = True
+        except (Forbidden, Invalid) as error:
+            self._refused(error)
+            return False
+        finally:
+            # Not written, or nobody knows: a claim nobody keeps would hold GPUs for ever, while a reservation that
+            # comes to light later is met by the recheck.
+            fleet.settle(key, reserved=reserved)
         self._findings.notes.append((Reason.PLACED, f"{name}: {decision.message}"))
         return True
 
