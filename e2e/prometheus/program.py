@@ -61,8 +61,10 @@ async def _unpack(folder: Path, environment: Mapping[str, str]) -> None:
 
 async def _run(*command: str, folder: Path, environment: Mapping[str, str]) -> str:
     """Run a command; return what went wrong, empty when nothing did."""
+    program, *arguments = command
     process = await asyncio.create_subprocess_exec(
-        *command,
+        shutil.which(program, path=environment.get("PATH")) or program,
+        *arguments,
         cwd=folder,
         env={**environment, "DEBIAN_FRONTEND": "noninteractive"},
         stdin=asyncio.subprocess.DEVNULL,
