@@ -94,6 +94,7 @@ class Walk:
             assert after.replicas == before.replicas
             assert after.queued_requests == before.queued_requests
         self.shadow.decided(request, decided.decision)
+        assert self.core.expire(self.now).settled == (), "somebody could have been let in and was not"
 
     def end(self) -> None:
         if not self.shadow.held:

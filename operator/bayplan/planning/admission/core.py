@@ -10,11 +10,12 @@ every refusal carries a hint; a reservation is of one replica.
 """
 
 from dataclasses import replace
+from itertools import count
 
 from bayplan.planning.admission import refusals
 from bayplan.planning.admission.fairness import Fairness, Flow
-from bayplan.planning.admission.forecast import Forecast, ObservedService, Service, Situation
-from bayplan.planning.admission.hints import UNKNOWN_RETRY_MS, RetryHints
+from bayplan.planning.admission.forecast import Forecast, ObservedService, Situation
+from bayplan.planning.admission.hints import RetryHints
 from bayplan.planning.admission.identities import Identities, Identity
 from bayplan.planning.admission.ledger import Account, Hold, Ledger
 from bayplan.planning.admission.records import (
@@ -34,7 +35,7 @@ from bayplan.planning.admission.records import (
     Settled,
     TenantPolicy,
 )
-from bayplan.planning.admission.sheds import Shed, ShedCode, build_shed
+from bayplan.planning.admission.sheds import Shed
 from bayplan.planning.admission.tally import Tally
 from bayplan.planning.admission.turns import Turns
 from bayplan.planning.admission.waiting import Entry, WaitingRoom
@@ -62,7 +63,7 @@ class AdmissionCore:
         self._hints = RetryHints(self.forecast)
         self._tally = Tally() if tally is None else tally
         self._dropped: dict[int, Hold] = {}
-        self._last_ticket = 0
+        self._tickets = count(1)
         self._now_ns: int | None = None
         self._closed = False
 
@@ -75,15 +76,12 @@ class AdmissionCore:
         """
         now = self._advance(now_ns)
         settled = self._end_waits(now)
+        first = self._turns.first_in_line
         decision = self._decide(request, now, settled)
         self._tally.decided(decision)
-        if settled or isinstance(decision, Admitted):  # only these can change whose turn it is
+        if self._turns.first_in_line != first and (settled or isinstance(decision, Admitted)):
             settled += self._progress(now)
-        if isinstance(decision, Queued) and settled:
-            own = next((one for one in settled if one.ticket == decision.ticket), None)
-            if own is not None:
-                return Decided(own.decision, tuple(one for one in settled if one is not own))
-        return Decided(decision, tuple(settled))
+        return Decided.of(decision, settled)
 
     def first_token(self, ticket: int, now_ns: int) -> None:
         """Note the first output token of an admitted request, for predictions. Unknown tickets are ignored."""
@@ -124,7 +122,10 @@ class AdmissionCore:
             self._fairness.correct(hold.flow, -hold.charged_tokens)
             self._identities.forget(hold.identity)
             self._fairness.forget_idle(hold.flow)
-            decision = self._not_movable(hold.footprint, now)
+            hint = self._hint_ms(hold.footprint, now)
+            decision = refusals.refuse_move(
+                hold.footprint, ledger=self._ledger, policy=self._policy, retry_after_ms=hint
+            )
             self._tally.shed(decision)
         else:
             decision = Admitted(ticket, account.uid, hold.footprint)
@@ -189,7 +190,9 @@ class AdmissionCore:
         """Admit nothing more and send the queue away; what is admitted goes on."""
         now = self._advance(now_ns)
         self._closed = True
-        return Changed(settled=tuple(self._send_away(entry, self._draining(), now) for entry in tuple(self._waiting)))
+        return Changed(
+            settled=tuple(self._send_away(entry, refusals.refuse_draining(), now) for entry in tuple(self._waiting))
+        )
 
     # -- reads
 
@@ -217,7 +220,7 @@ class AdmissionCore:
         if known is not None:
             return known
         if self._closed:
-            return self._draining()
+            return refusals.refuse_draining()
         tenant = self._policy.tenant(request.tenant)
         output = self.forecast.expected_output(request)
         entry = Entry(
@@ -230,7 +233,13 @@ class AdmissionCore:
         )
         shed = refusals.refuse_own_bound(
             request, entry.footprint, policy=self._policy, tenant=tenant, ledger=self._ledger
-        ) or self._refuse_quota(entry, tenant)
+        ) or refusals.refuse_quota(
+            entry.footprint,
+            tenant=tenant,
+            live_tokens=entry.flow.live_tokens,
+            hints=self._hints,
+            policy=self._policy,
+        )
         if shed is None:
             self._tally.demanded(request, output)
             shed = refusals.refuse_not_ready(entry.footprint, ledger=self._ledger, policy=self._policy)
@@ -239,7 +248,7 @@ class AdmissionCore:
             if not isinstance(decision, Shed):
                 return decision
             shed = decision
-        self._remember(entry.identity, shed, now)
+        self._identities.shed(entry.identity, shed, now_ns=now, remember_seconds=self._policy.remember_seconds)
         self._fairness.forget_idle(entry.flow)
         return shed
 
@@ -262,23 +271,15 @@ class AdmissionCore:
             )
         if account is not None:
             self._turns.note_passing(entry.footprint)
-            entry.ticket = self._new_ticket()
+            entry.ticket = next(self._tickets)
             return self._reserve(entry, account, now)
         if not self._may_wait(entry, tenant, now, settled):
             return refusals.refuse_queue_full(len(self._waiting), retry_after_ms=self._hint_ms(entry.footprint, now))
-        entry.ticket = self._new_ticket()
+        entry.ticket = next(self._tickets)
         self._waiting.join(entry)
         queued = Queued(entry.ticket, entry.start_by_ns, prediction.wait_ns)
         self._identities.begin(entry.identity, queued)
         return queued
-
-    def _refuse_quota(self, entry: Entry, tenant: TenantPolicy) -> Shed | None:
-        live = entry.flow.live_tokens
-        excess = refusals.quota_excess(entry.footprint, tenant=tenant, live_tokens=live)
-        if excess <= 0:
-            return None
-        hint = self._hints.for_quota(excess, live_tokens=live, policy=self._policy)
-        return refusals.refuse_quota(entry.footprint, tenant=tenant, live_tokens=live, retry_after_ms=hint)
 
     def _may_wait(self, entry: Entry, tenant: TenantPolicy, now: int, settled: list[Settled]) -> bool:
         """Whether the entry may wait. In a full queue the tenant with the most waiting yields its latest request."""
@@ -331,16 +332,16 @@ class AdmissionCore:
         return settled
 
     def _end_waits(self, now: int) -> list[Settled]:
-        settled = []
+        settled, first = [], self._turns.first_in_line
         while (entry := self._waiting.overdue(now)) is not None:
             hint = self._hint_ms(entry.footprint, now)
             shed = refusals.refuse_timeout(now - entry.arrived_ns, retry_after_ms=hint)
             settled.append(self._send_away(entry, shed, now))
-        return settled + self._progress(now) if settled else settled
+        return settled + self._progress(now) if self._turns.first_in_line != first else settled
 
     def _send_away(self, entry: Entry, shed: Shed, now: int) -> Settled:
         self._waiting.leave(entry)
-        self._remember(entry.identity, shed, now)
+        self._identities.shed(entry.identity, shed, now_ns=now, remember_seconds=self._policy.remember_seconds)
         self._fairness.forget_idle(entry.flow)
         self._tally.shed(shed)
         return Settled(entry.ticket, shed)
@@ -371,30 +372,13 @@ class AdmissionCore:
         if hold is None:
             return ReleaseOutcome.NOT_HELD
         self._ledger.give_back(hold)
-        self._learn(hold, now, end, output_tokens)
+        self.forecast.observe(hold.service(now, end, output_tokens))
         if output_tokens is not None:
             used = hold.request.prompt_tokens * hold.request.sequences + output_tokens
             self._fairness.correct(hold.flow, used - hold.charged_tokens)
         self._fairness.forget_idle(hold.flow)
         self._identities.ended(hold.identity, end, now_ns=now, remember_seconds=self._policy.remember_seconds)
         return ReleaseOutcome.RELEASED
-
-    def _learn(self, hold: Hold, now: int, end: End, output_tokens: int | None) -> None:
-        first = hold.first_token_ns
-        self.forecast.observe(
-            Service(
-                footprint=hold.footprint,
-                request=hold.request,
-                held_ns=now - hold.admitted_ns,
-                first_token_ns=None if first is None else first - hold.admitted_ns,
-                output_tokens=output_tokens if end is End.COMPLETED else None,
-            )
-        )
-
-    # -- helpers
-
-    def _remember(self, identity: Identity | None, shed: Shed, now: int) -> None:
-        self._identities.shed(identity, shed, now_ns=now, remember_seconds=self._policy.remember_seconds)
 
     def _hint_ms(self, footprint: Footprint, now: int) -> int:
         return self._hints.for_room(
@@ -405,22 +389,8 @@ class AdmissionCore:
             now_ns=now,
         )
 
-    def _not_movable(self, footprint: Footprint, now: int) -> Shed:
-        unready = refusals.refuse_not_ready(footprint, ledger=self._ledger, policy=self._policy)
-        if unready is not None:
-            return unready
-        message = "the replica that had the request cannot serve it, and no other has room for it now"
-        return build_shed(ShedCode.NO_READY_REPLICA, message, retry_after_ms=self._hint_ms(footprint, now))
-
-    def _draining(self) -> Shed:
-        return refusals.refuse_draining(retry_after_ms=UNKNOWN_RETRY_MS)
-
     def _flow(self, tenant: str) -> Flow:
         return self._fairness.flow(tenant, self._policy.tenant(tenant).weight)
-
-    def _new_ticket(self) -> int:
-        self._last_ticket += 1
-        return self._last_ticket
 
     def _advance(self, now_ns: int) -> int:
         if self._now_ns is None or now_ns > self._now_ns:

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from bayplan.planning.admission.fairness import Flow
+from bayplan.planning.admission.forecast import Service
 from bayplan.planning.admission.identities import Identity
 from bayplan.planning.admission.ranking import Ranking
-from bayplan.planning.admission.records import AdmissionRequest, Footprint, ReplicaReading, Resources
+from bayplan.planning.admission.records import AdmissionRequest, End, Footprint, ReplicaReading, Resources
 from bayplan.planning.numbers import InvalidInput, count, named
 
 
@@ -65,6 +66,17 @@ class Hold:
     charged_tokens: int
     """What the tenant's counter was charged."""
     first_token_ns: int | None = None
+
+    def service(self, now_ns: int, end: End, output_tokens: int | None) -> Service:
+        """What the forecast learns when it is given back now. Only a completed one tells how much output was used."""
+        first = self.first_token_ns
+        return Service(
+            footprint=self.footprint,
+            request=self.request,
+            held_ns=now_ns - self.admitted_ns,
+            first_token_ns=None if first is None else first - self.admitted_ns,
+            output_tokens=output_tokens if end is End.COMPLETED else None,
+        )
 
 
 class Ledger:

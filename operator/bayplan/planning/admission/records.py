@@ -5,7 +5,7 @@ monotonic clock of the process (`time.monotonic_ns`), so every comparison at a l
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -229,6 +229,15 @@ class Decided:
 
     decision: Decision
     settled: tuple[Settled, ...] = ()
+
+    @classmethod
+    def of(cls, decision: Decision, settled: Sequence[Settled]) -> "Decided":
+        """What is said to the caller: a request that began to wait and was let in at once did not wait."""
+        if isinstance(decision, Queued):
+            for one in settled:
+                if one.ticket == decision.ticket:
+                    return cls(one.decision, tuple(other for other in settled if other is not one))
+        return cls(decision, tuple(settled))
 
 
 class ReleaseOutcome(StrEnum):

@@ -1,6 +1,7 @@
 """The checks before anything is reserved, each a refusal with its numbers or nothing."""
 
 from bayplan.planning.admission.forecast import Prediction
+from bayplan.planning.admission.hints import UNKNOWN_RETRY_MS, RetryHints
 from bayplan.planning.admission.ledger import Ledger
 from bayplan.planning.admission.records import (
     NANOSECONDS,
@@ -36,17 +37,17 @@ def refuse_own_bound(
     return None
 
 
-def quota_excess(footprint: Footprint, *, tenant: TenantPolicy, live_tokens: int) -> int:
-    """Tokens above what the tenant may hold at once, if it were admitted; 0 and less passes."""
+def refuse_quota(
+    footprint: Footprint, *, tenant: TenantPolicy, live_tokens: int, hints: RetryHints, policy: AdmissionPolicy
+) -> Shed | None:
+    """Refuse what would take the tenant above its quota; without a hint where it would exceed it alone."""
     quota = tenant.max_live_tokens
-    return 0 if quota is None else live_tokens + footprint.tokens - quota
-
-
-def refuse_quota(footprint: Footprint, *, tenant: TenantPolicy, live_tokens: int, retry_after_ms: int) -> Shed:
-    """Refuse what exceeds the tenant's quota; without a hint where it would exceed it alone."""
-    quota = tenant.max_live_tokens or 0
+    if quota is None or (excess := live_tokens + footprint.tokens - quota) <= 0:
+        return None
     message = f"the tenant holds {live_tokens} tokens of at most {quota}; this request needs {footprint.tokens} more"
-    hint = None if footprint.tokens > quota else retry_after_ms
+    hint = None
+    if footprint.tokens <= quota:
+        hint = hints.for_quota(excess, live_tokens=live_tokens, policy=policy)
     return build_shed(ShedCode.TENANT_QUOTA, message, retry_after_ms=hint)
 
 
@@ -103,7 +104,16 @@ def refuse_timeout(waited_ns: int, *, retry_after_ms: int) -> Shed:
     return build_shed(ShedCode.QUEUE_TIMEOUT, message, retry_after_ms=retry_after_ms)
 
 
-def refuse_draining(*, retry_after_ms: int) -> Shed:
+def refuse_move(footprint: Footprint, *, ledger: Ledger, policy: AdmissionPolicy, retry_after_ms: int) -> Shed:
+    """Refuse what had a place and finds no other."""
+    unready = refuse_not_ready(footprint, ledger=ledger, policy=policy)
+    if unready is not None:
+        return unready
+    message = "the replica that had the request cannot serve it, and no other has room for it now"
+    return build_shed(ShedCode.NO_READY_REPLICA, message, retry_after_ms=retry_after_ms)
+
+
+def refuse_draining() -> Shed:
     """Refuse because this gateway is going."""
     message = "this gateway is shutting down; another one answers"
-    return build_shed(ShedCode.DRAINING, message, retry_after_ms=retry_after_ms)
+    return build_shed(ShedCode.DRAINING, message, retry_after_ms=UNKNOWN_RETRY_MS)

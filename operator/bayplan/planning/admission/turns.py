@@ -25,6 +25,15 @@ class Turns:
         self._waiting = waiting
         self._block_size = block_size
 
+    @property
+    def first_in_line(self) -> tuple[Flow, int, Entry | None] | None:
+        """Whose turn it is, with its counter and oldest request.
+
+        While this stays the same and no room comes free, nobody can be let in who could not be before.
+        """
+        front = self._fairness.front
+        return None if front is None else (front, front.counter, front.head)
+
     def pick(self) -> tuple[Entry, Account] | None:
         """The waiting request to let in now, and where; None when nobody may or fits."""
         front = self._fairness.front
