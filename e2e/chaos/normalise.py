@@ -6,6 +6,7 @@ Dropped or blanked, and why:
 - which node a replica is on, with its zone, and the facts that placement states about it: several nodes are equally
   good, and the order in which GPUs become free decides.
 - the ordinal in names of groups: of replicas that are equally old any may be the one that leaves.
+- what a scaling decision saw at its moment beside what it decided: how much was served and covered just then.
 - attempt numbers, only where `attempts` says so: under faults a reservation may be given back and made anew.
 Everything else, such as counts, conditions with their reasons and messages, labels and specs, is compared.
 """
@@ -23,7 +24,8 @@ _GROUP = re.compile(r"\b(?P<base>[a-z][-a-z0-9]*-[0-9a-f]{5})-\d+-(?P<attempt>\d
 _DIGEST = re.compile(r"\b[0-9a-f]{12}\b")
 _CONTAINER = re.compile(r"\b[a-z]+://[-0-9a-f]+\b")
 _ZONES = "topology.kubernetes.io/"
-_DROPPED = frozenset(
+_MOMENTARY = frozenset({"arrivalTokensPerSecond", "readyTokensPerSecond", "coverage", "windowReplicas"})
+_DROPPED = _MOMENTARY | frozenset(
     {"uid", "resourceVersion", "managedFields", "selfLink", "facts", "clusterIP", "clusterIPs", "hostIPs"}
 )
 _PLAN_ANNOTATIONS = frozenset({"bayplan.dev/assignment", "bayplan.dev/plan-id"})

@@ -21,11 +21,11 @@ class Scope:
     namespace: str
     node_selector: str
     lease_namespace: str = ""
-    """Where requests for Leases go; empty: where they ask for."""
+    """Where requests for Leases of one namespace go; empty: where they ask for."""
 
     def rewrite(self, request: ApiRequest, path: str, query: dict[str, str]) -> str:
         """Return path and query of the request to make instead."""
-        if request.resource == "leases" and self.lease_namespace:
+        if request.resource == "leases" and request.namespace and self.lease_namespace:
             path = re.sub(r"/namespaces/[^/]+/", f"/namespaces/{self.lease_namespace}/", path)
         elif request.verb in ("list", "watch") and request.resource == "nodes":
             selectors = [query.get("labelSelector", ""), self.node_selector]

@@ -19,6 +19,7 @@ from e2e.chaos.operators import CONFIGURATION, Keeper, OperatorFactory
 from e2e.chaos.proxy import ChaosProxy
 from e2e.chaos.scope import Scope
 from e2e.hollownodes import NodeShape, hollow_nodes, node_manifest
+from e2e.hollownodes.gateway import HollowGateway
 from e2e.localcluster import Cluster
 from e2e.localcluster.client import KubeApi
 from e2e.localcluster.kubeconfig import Access, read_kubeconfig
@@ -94,6 +95,7 @@ class Ground:
         nodes = self.nodes[number]
         scope = Scope(namespace, f"{WORLD_LABEL}={self.prefix}-{number}", lease_namespace=namespace)
         async with (
+            HollowGateway.on(self.api, namespace),
             Observer.on(self.watch_api, namespace=namespace, nodes=nodes) as observer,
             ChaosProxy(self.server) as proxy,
         ):

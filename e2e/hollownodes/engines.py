@@ -1,4 +1,4 @@
-"""One HTTP server for all engines: it listens at every node's address and answers what warm-up and drain ask."""
+"""One HTTP server for all engines: at every node's address it answers what warm-up, drain and scaling ask."""
 
 import errno
 import json
@@ -14,7 +14,10 @@ PORT = 8000
 BLOCKS = range(130, 250)
 """Second octets of 127.0.0.0/8 to choose from; the node agent takes lower ones."""
 ATTEMPTS = 20
-IDLE = 'vllm:num_requests_running{engine="0"} 0.0\nvllm:num_requests_waiting{engine="0"} 0.0\n'
+IDLE = "".join(
+    f'vllm:{name}{{engine="0"}} 0.0\n'
+    for name in ("num_requests_running", "num_requests_waiting", "prompt_tokens_total", "generation_tokens_total")
+)
 
 
 class HollowEngines:

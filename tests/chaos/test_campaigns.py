@@ -22,7 +22,15 @@ pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 async def test_a_disturbed_life_ends_as_an_undisturbed_one(
     rows: list[str], ground: Ground, references: References
 ) -> None:
-    reference = await reference_of("replicas", ground, references)
+    await play_disturbed("replicas", rows, ground, references)
+
+
+async def test_a_disturbed_life_that_scales_ends_as_an_undisturbed_one(ground: Ground, references: References) -> None:
+    await play_disturbed("scaling", ["frozen-kind", "watch-cut", "time-travel", "mixed"], ground, references)
+
+
+async def play_disturbed(story: str, rows: list[str], ground: Ground, references: References) -> None:
+    reference = await reference_of(story, ground, references)
     async with operators(ground) as factories:
         report = await run_campaign(
             ground,

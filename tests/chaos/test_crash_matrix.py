@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e.chaos.matrix import points_of, rounds_of, run_matrix
+from e2e.chaos.matrix import one_per_kind, points_of, rounds_of, run_matrix
 from e2e.chaos.world import Ground
 from tests.chaos.conftest import PATIENCE, References, operators, reference_of
 
@@ -32,3 +32,22 @@ async def test_every_crash_ends_in_the_undisturbed_state(ground: Ground, referen
     assert len(report.hit) >= LEAST_HIT * report.points, sorted(str(point) for point in report.missed)
     assert report.crashes == len(report.hit)
     assert report.states_checked > report.lives
+
+
+async def test_a_crash_at_each_kind_of_write_loses_no_scaling_decision(ground: Ground, references: References) -> None:
+    reference = await reference_of("scaling", ground, references)
+    points = one_per_kind(points_of(reference))
+    kinds = {point.kind for point in points}
+    assert {"apply inferencemodels/status", "create pods", "patch pods", "delete pods"} <= kinds
+    async with operators(ground) as factories:
+        report = await run_matrix(
+            ground,
+            reference,
+            rounds_of(points, spread=2),
+            factory=lambda world: factories[world],
+            patience=PATIENCE,
+        )
+
+    assert report.divergences == []
+    assert report.unhit_kinds() == set()
+    assert report.crashes == len(report.hit)

@@ -344,6 +344,11 @@ async def test_a_scoped_door_shows_one_namespace_and_its_nodes(bench: Bench) -> 
             "/apis/coordination.k8s.io/v1/namespaces/theirs/leases/op",
             "/apis/coordination.k8s.io/v1/namespaces/elsewhere/leases/op",
         ),
+        (
+            ApiRequest("list", "leases"),
+            "/apis/coordination.k8s.io/v1/leases",
+            "/apis/coordination.k8s.io/v1/namespaces/mine/leases",
+        ),
         (ApiRequest("get"), "/apis", "/apis"),
     ],
 )

@@ -178,10 +178,15 @@ class Operator:
     # --- work ------------------------------------------------------------------------------------------------------
 
     async def reconcile(self, key: Key) -> None:
-        """Reconcile one key as the controller would, failures and requests to come back included."""
+        """Reconcile one key as the controller would, failures and requests to come back included.
+
+        A model's first pass writes its first status and asks to come back at once: that is done here, too.
+        """
         self.queued.pop(key, None)
         try:
             result = await self.reconciler.reconcile(key)
+            if result.requeue_after == 0:
+                result = await self.reconciler.reconcile(key)
         except Exception as error:
             self.errors.append(error)
             result = Result(requeue_after=RETRY_SECONDS)
