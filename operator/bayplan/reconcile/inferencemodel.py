@@ -191,9 +191,11 @@ class InferenceModelReconciler:
         )
         work = ModelPass(self._tools, wish, view.key, changed=lambda: self._enqueue(view.key))
         if not standing.status.conditions and target.replicas:
-            # Reserving takes many requests; a GitOps tool takes an object without a status for done.
-            standing = await self._statuses.write(standing, self._status(standing, wish, work))
-        elif _is_new_target(standing.status, scaling):
+            # A GitOps tool takes an object without a status for done. Reserving takes many requests: in a burst every
+            # model gets its first status before the first of them is placed.
+            await self._statuses.write(standing, self._status(standing, wish, work))
+            return Result(requeue_after=0)
+        if _is_new_target(standing.status, scaling):
             # What is decided is written before it is done: who is restarted in between goes on with it.
             update = {"scaling": scaling.status, "desired_replicas": scaling.replicas}
             standing = await self._statuses.write(standing, standing.status.model_copy(update=update))
