@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 from bayplan.gateway.settings import Edges
 
 NANOSECONDS = 1_000_000_000
+MOST_FOLDED = 2000
+"""Totals of revisions without a pod; the ones added to the longest ago are dropped beyond."""
 SERVING = "serving"
 """The arm of every pod while nothing is rolled out."""
 
@@ -176,8 +178,12 @@ class Evidence:
         for key in [key for key, row in self._rows.items() if key.pod in old and not row.running]:
             row = self._rows.pop(key)
             own = key._replace(pod="", arm="")
-            self._folded.setdefault(own, Row(self._edges_ns)).add(row, now_ns)
+            sum_of_gone = self._folded.pop(own, None) or Row(self._edges_ns)
+            sum_of_gone.add(row, now_ns)
+            self._folded[own] = sum_of_gone
         still = {key.pod for key in self._rows}
         self._gone = {pod: since for pod, since in self._gone.items() if pod not in old or pod in still}
         for key in [key for key in self._folded if (key.namespace, key.model) not in models]:
+            del self._folded[key]
+        for key in list(self._folded)[: max(0, len(self._folded) - MOST_FOLDED)]:
             del self._folded[key]
