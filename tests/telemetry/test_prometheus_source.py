@@ -35,7 +35,11 @@ process_start_time_seconds 1234
 EVIL = 'a"} or vector(1) #\\'
 """A namespace that would end a string that is not escaped; Prometheus takes any label value."""
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.xdist_group("prometheus"),
+]
 
 
 class Exposer:
