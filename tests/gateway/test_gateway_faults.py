@@ -69,6 +69,12 @@ async def aborted_at_once(connection: Connection) -> None:
     await connection.chunk(b"")
 
 
+async def error_at_once(connection: Connection) -> None:
+    await connection.send(HEAD)
+    await connection.chunk(b'data: {"error":{"message":"the engine is dead"}}\n\n' + DONE)
+    await connection.chunk(b"")
+
+
 async def empty_stream(connection: Connection) -> None:
     """How a draining engine turns a completion away."""
     await connection.send(HEAD)
@@ -118,7 +124,7 @@ async def first_then_second(town: Town, scripted: MakeScripted, *scripts: object
     return second
 
 
-@pytest.mark.parametrize("fault", [reset, aborted_at_once, empty_stream, busy])
+@pytest.mark.parametrize("fault", [reset, aborted_at_once, error_at_once, empty_stream, busy])
 async def test_stream_that_was_not_served_goes_to_another_engine(
     quick: Town, scripted: MakeScripted, fault: object
 ) -> None:

@@ -65,6 +65,11 @@ def test_abort_of_one_choice_is_an_abort() -> None:
     assert progress.output_events == 2
 
 
+def test_error_in_place_of_a_chunk_is_a_cut() -> None:
+    progress = read([chat("a"), line(error={"message": "engine dead"}), b"data: [DONE]\n\n"])
+    assert (progress.aborted, progress.done) == (True, True)
+
+
 def test_usage_in_every_event_is_the_last_one() -> None:
     events = [
         line(choices=[{"text": "a", "finish_reason": None}], usage={"completion_tokens": n, "prompt_tokens": 3})

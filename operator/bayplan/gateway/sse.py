@@ -25,7 +25,7 @@ class Progress:
         """Events that carried output: engines send a token or a few in each."""
         self.choices_ended = 0
         self.aborted = False
-        """Whether any choice ended by being cut."""
+        """Whether the engine cut it: a choice that ended so, or an error in the stream."""
         self.done = False
         """Whether the stream said that it is complete."""
         self.prompt_tokens: int | None = None
@@ -37,7 +37,8 @@ class Progress:
         return self.output_events if self.reported_tokens is None else self.reported_tokens
 
     def read(self, answer: dict[str, Any]) -> None:
-        """Take in one chunk of a stream, or a whole answer."""
+        """Take in one chunk of a stream, or a whole answer. An error in place of a chunk is a cut like any other."""
+        self.aborted = self.aborted or answer.get("error") is not None
         usage = answer.get("usage")
         if isinstance(usage, dict):
             prompt, output = usage.get("prompt_tokens"), usage.get("completion_tokens")
