@@ -10,9 +10,9 @@ from bayplan.planning.rollout.policy import RolloutPolicy, Stage, StageKind
 
 DEADLINE = Fraction(600)
 WARM = Stage(StageKind.WARM, DEADLINE)
-SHADOW = Stage(StageKind.SHADOW, DEADLINE, weight=20, bake_seconds=Fraction(30))
-CANARY = Stage(StageKind.CANARY, DEADLINE, weight=10, bake_seconds=Fraction(30))
-LARGER = Stage(StageKind.CANARY, DEADLINE, weight=25, bake_seconds=Fraction(30))
+SHADOW = Stage(StageKind.SHADOW, DEADLINE, weight=20, bake_seconds=Fraction(50))
+CANARY = Stage(StageKind.CANARY, DEADLINE, weight=10, bake_seconds=Fraction(50))
+LARGER = Stage(StageKind.CANARY, DEADLINE, weight=25, bake_seconds=Fraction(50))
 PROMOTE = Stage(StageKind.PROMOTE, DEADLINE)
 GATES = (Gate(GateName.TTFT, Fraction(1)), Gate(GateName.ERROR_RATE, Fraction(5, 100)))
 POLICY = RolloutPolicy(

@@ -168,13 +168,24 @@ class TestSurge:
         assert fits or "lower minReady: 4 serving, at least 3 must stay" in decision.choices
 
     def test_a_floor_of_zero_is_allowed_and_named_as_downtime(self) -> None:
-        one = {"waivers": frozenset({Waiver.SINGLE_REPLICA, Waiver.NO_BASELINE}), "serving": 1}
+        both = frozenset({Waiver.SINGLE_REPLICA, Waiver.NO_BASELINE})
+        one: dict[str, Any] = {"waivers": both, "serving": 1, "stages": (WARM, CANARY, PROMOTE)}
 
         decision = surge((0, 1), "DrainFirst", floor=0, **one)
 
         assert (decision.outcome, decision.stable_min) == (SurgeOutcome.DRAINS_FIRST, 0)
         assert decision.message.endswith("0 stay: downtime until the candidate is warm")
         assert not surge((0, 1), "DrainFirst", floor=1, **one).fits
+
+    @pytest.mark.parametrize("change", [{"waivers": frozenset({Waiver.SINGLE_REPLICA})}, {"stages": POLICY.stages}])
+    def test_the_last_serving_replica_stays_where_stages_need_it(self, change: dict[str, Any]) -> None:
+        both = frozenset({Waiver.SINGLE_REPLICA, Waiver.NO_BASELINE})
+        one: dict[str, Any] = {"waivers": both, "serving": 1, "stages": (WARM, CANARY, PROMOTE)}
+
+        decision = surge((0, 1), "DrainFirst", floor=0, **(one | change))
+
+        assert not decision.fits
+        assert any("waive NoBaseline" in choice for choice in decision.choices)
 
     @pytest.mark.parametrize(("most", "fits"), [(4, True), (3, False)])
     def test_max_surge_bounds_the_candidate_whatever_is_free(self, most: int, fits: bool) -> None:

@@ -167,6 +167,13 @@ class TestDoubt:
 
         assert self.dropped(snapshot(0, SOME), snapshot(10, MORE), pods=pods) == f"{arm} has no warm pod"
 
+    def test_a_baseline_that_is_knowingly_not_there_is_not_missed(self) -> None:
+        pods = ArmPods(frozenset(CANDIDATE_PODS), frozenset())
+
+        found = window(snapshot(0, SOME), snapshot(10, MORE), pods=pods, compared=False)
+
+        assert tally(found).requests == 120
+
     @pytest.mark.parametrize(
         ("ours", "theirs", "like"),
         [(500, 400, True), (502, 400, False), (400, 500, True), (398, 500, False), (9, 3, True), (0, 5, False)],

@@ -44,10 +44,12 @@ def window_between(
     pods: ArmPods,
     gates: Iterable[Gate],
     shadow: bool = False,
+    compared: bool = True,
 ) -> Window:
     """Count what happened between two snapshots at the gates' edges.
 
-    `expected` names the live gateways. With `shadow` the candidate's counts are those of copies. Raises InvalidInput
+    `expected` names the live gateways. With `shadow` the candidate's counts are those of copies;
+    without `compared` there is no baseline, knowingly. Raises InvalidInput
     for a latency limit that is no edge (`validity.check_gates` says so beforehand).
     """
     start = _moment(earlier, Fraction(0))
@@ -64,7 +66,7 @@ def window_between(
             if arm is not None and name in edges:
                 tallies[arm, name] = tallies.get((arm, name), Tally()) + _increase(old, new, edges[name])
     routed = [(new.arm, _grown(old, new, "requests")) for old, new in rows if new.arm is not Arm.SHADOW]
-    problem = _unlike(tallies, pods)
+    problem = _unlike(tallies, pods, compared=compared)
     return Window(
         start,
         end,
@@ -162,10 +164,12 @@ def _timed(old: Histogram | None, new: Histogram, edge: Fraction | None) -> Time
     return TimedCounts(within, total) if old is None else TimedCounts(within - old.at_most(edge), total - old.total)
 
 
-def _unlike(tallies: Mapping[tuple[Arm, str], Tally], pods: ArmPods) -> str:
+def _unlike(tallies: Mapping[tuple[Arm, str], Tally], pods: ArmPods, *, compared: bool) -> str:
     """Why the arms are not under like load; empty when they are, or their counts are too small to tell."""
-    if not pods.candidate or not pods.baseline:
-        return f"{'candidate' if not pods.candidate else 'baseline'} has no warm pod"
+    if not pods.candidate:
+        return "candidate has no warm pod"
+    if not pods.baseline:
+        return "baseline has no warm pod" if compared else ""
     ours, theirs = (tallies.get((arm, EVERY_CLASS), Tally()).requests for arm in (Arm.CANDIDATE, Arm.BASELINE))
     per_pod = Fraction(ours, len(pods.candidate)), Fraction(theirs, len(pods.baseline))
     if LEAST_LOAD_RATIO * per_pod[1] <= per_pod[0] <= MOST_LOAD_RATIO * per_pod[1]:

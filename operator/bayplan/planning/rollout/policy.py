@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
 
 from bayplan.planning.gates.records import Gate, require_distinct
@@ -79,7 +80,7 @@ class Stage:
         return f"canary-{self.weight}" if self.kind is StageKind.CANARY else self.kind.value.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RolloutPolicy:
     """Raises InvalidInput that names the field."""
 
@@ -118,7 +119,7 @@ class RolloutPolicy:
         """Fewest candidate replicas that can be judged."""
         return 1 if Waiver.SINGLE_REPLICA in self.waivers else 2
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Of everything that says what a candidate must pass: 16 hexadecimal digits.
 

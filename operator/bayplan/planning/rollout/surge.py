@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from bayplan.planning.numbers import InvalidInput, count
-from bayplan.planning.rollout.policy import CapacityMode, RolloutPolicy
+from bayplan.planning.rollout.policy import CapacityMode, RolloutPolicy, StageKind, Waiver
 from bayplan.planning.words import plural
 
 
@@ -66,11 +66,17 @@ def decide_surge(policy: RolloutPolicy, answer: SurgeAnswer, *, serving_replicas
         message = f"{plural(peaks[0], 'candidate replica')} fit beside {plural(serving_replicas, 'serving replica')}"
         return SurgeDecision(SurgeOutcome.FITS, message, peaks[0], stable_min=serving_replicas)
     if policy.capacity is not CapacityMode.SURGE:
-        for drained in range(1, max(0, serving_replicas - floor) + 1):
+        for drained in range(1, max(0, serving_replicas - _least_left(policy, floor)) + 1):
             in_place = policy.capacity is CapacityMode.AUTO or peaks[drained] <= drained
             if in_place and _holds(policy, answer, peaks, drained):
                 return _drains(peaks[drained], drained, serving_replicas - drained)
     return _refusal(policy, answer, peaks, floor=floor)
+
+
+def _least_left(policy: RolloutPolicy, floor: int) -> int:
+    """Serving replicas that draining leaves: one at least where the stages compare with it, or copy its requests."""
+    shadow = any(stage.kind is StageKind.SHADOW for stage in policy.stages)
+    return floor if Waiver.NO_BASELINE in policy.waivers and not shadow else max(1, floor)
 
 
 def _peak(policy: RolloutPolicy, serving_replicas: int) -> int:
@@ -111,4 +117,6 @@ def _refusal(policy: RolloutPolicy, answer: SurgeAnswer, peaks: list[int], *, fl
         choices.append("capacity: Auto or DrainFirst, to drain serving replicas first")
     elif floor > 0:
         choices.append(f"lower minReady: {serving} serving, at least {floor} must stay")
+    elif _least_left(policy, floor) > 0:
+        choices.append("waive NoBaseline and leave out the shadow stage, to drain the last serving replica")
     return SurgeDecision(SurgeOutcome.DOES_NOT_FIT, message, peak, stable_min=serving, choices=tuple(choices))

@@ -1,0 +1,101 @@
+"""After the verdict: replacing the rest, retaining what was replaced, and proving a rollback."""
+
+from fractions import Fraction
+
+from bayplan.planning.rollout.policy import OnDeadline, RolloutPolicy
+from bayplan.planning.rollout.proof import RollbackProof, lagging, prove
+from bayplan.planning.rollout.returning import revert
+from bayplan.planning.rollout.state import Phase, RolloutState
+from bayplan.planning.rollout.verdicts import Advance, Decision, Hold, HoldReason, RollbackReason, hold
+from bayplan.planning.rollout.world import World
+
+
+def replace_rest(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision:
+    """Both revisions serve until the promoted one is at full size; a third revision waits for that."""
+    now, serving, previous = world.now_seconds, state.plan.serving, state.plan.previous
+    returning = state.cause is not None
+    if not returning:
+        if policy.abort == serving:
+            return revert(state, world, RollbackReason.ABORTED, f"spec.abort names {serving}")
+        if world.wanted == previous:
+            return revert(state, world, RollbackReason.REVERTED, f"the spec went back to {previous}")
+    ready = len(world.serving.serving)
+    if ready >= world.desired and state.settled_at_seconds is not None:
+        return _replaced(policy, state, now, returning=returning)
+    message = f"{ready} of {world.desired} replicas of {serving} ready; {previous} serves beside them"
+    promote = policy.stages[-1]
+    if not returning and state.clock.elapsed(now) > promote.deadline_seconds:
+        if policy.on_deadline is OnDeadline.ROLLBACK:
+            why = f"the rest was not replaced within {float(promote.deadline_seconds):g} s: {message}"
+            return revert(state, world, RollbackReason.DEADLINE_EXCEEDED, why)
+        return hold(state, Hold(HoldReason.DEADLINE_EXCEEDED, message), Hold(HoldReason.REPLACING, message))
+    return hold(state, Hold(HoldReason.REPLACING, message))
+
+
+def _replaced(policy: RolloutPolicy, state: RolloutState, now: Fraction, *, returning: bool) -> Decision:
+    plan, previous = state.plan.change(previous=None), state.plan.previous
+    if returning:
+        proof = RollbackProof(since_seconds=now)
+        return Decision(state.change(phase=Phase.ROLLING_BACK, plan=plan, proof=proof), Advance(Phase.ROLLING_BACK))
+    if policy.retain_seconds > 0:
+        kept = state.change(phase=Phase.RETAINED, plan=plan, retained=previous, retained_at_seconds=now)
+        return Decision(kept, Advance(Phase.RETAINED))
+    return Decision(state.change(phase=Phase.STEADY, plan=plan), Advance(Phase.STEADY))
+
+
+def retain(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision | None:
+    """Keep what was replaced for its time, unless an abort or the spec calls it back, the latter if it is proven.
+
+    None: another revision is wanted.
+    """
+    serving, retained, since = state.plan.serving, state.retained, state.retained_at_seconds
+    if policy.abort == serving:
+        return revert(state, world, RollbackReason.ABORTED, f"spec.abort names {serving}")
+    if world.wanted == retained and retained in state.proven:
+        return revert(state, world, RollbackReason.REVERTED, f"the spec went back to {retained}, which is proven")
+    left = Fraction(0) if since is None else since + policy.retain_seconds - world.now_seconds
+    if left <= 0:
+        done = state.change(phase=Phase.STEADY, retained=None, retained_at_seconds=None)
+        return Decision(done, Advance(Phase.STEADY))
+    if world.wanted == serving:
+        return hold(state, Hold(HoldReason.RETAINING, f"{retained} is kept for {float(left):g} s more"))
+    return None
+
+
+def prove_rollback(state: RolloutState, world: World) -> Decision:
+    """Let the candidate's pods go once nobody can be sending to them, and rest once serving is seen to do its work.
+
+    A proof that cannot be completed does not stand in the way of a fix: once the candidate is gone, another revision
+    may begin.
+    """
+    now = world.now_seconds
+    lag = lagging(world.gateways, _returned_epoch(state))
+    proof = prove(
+        state.proof or RollbackProof(since_seconds=now),
+        lagging_gateways=lag,
+        candidate_streams=world.leaving_streams,
+        serving_ready=len(world.serving.serving),
+        full_size=world.desired,
+        answered_at_seconds=world.answered_at_seconds,
+        now_seconds=now,
+    )
+    state = state.change(proof=proof)
+    if state.plan.candidate is not None:
+        if proof.returned:
+            gone = state.plan.change(candidate=None, candidate_replicas=0, cohort_salt="")
+            return hold(state.change(plan=gone), Hold(HoldReason.PROVING, "the candidate's pods may go"))
+        return hold(state, Hold(HoldReason.PROVING, "; ".join(proof.missing)))
+    cause = state.cause
+    superseded = cause is None or world.wanted not in (cause.revision, state.plan.serving)
+    if proof.proven or superseded:
+        rejected = state.rejection(world.wanted) is not None
+        phase = Phase.ROLLED_BACK if rejected else Phase.STEADY
+        plan = state.plan.change(stable_min=0)
+        rested = state.change(phase=phase, plan=plan, candidate=None, drain_first=False)
+        return Decision(rested, Advance(phase))
+    return hold(state, Hold(HoldReason.PROVING, "; ".join(proof.missing)))
+
+
+def _returned_epoch(state: RolloutState) -> int:
+    """The epoch that took the traffic away: the next one only lets the pods go."""
+    return state.plan.epoch - (state.plan.candidate is None and state.proof is not None and state.proof.returned)
