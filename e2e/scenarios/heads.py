@@ -30,7 +30,7 @@ async def create_serving_model(
             "spec": {
                 "model": {"name": name, "uri": "hf://org/tiny", "revision": "0123abc", "architecture": architecture},
                 "engine": {
-                    "image": "vllm/vllm-openai:v0.11.0",
+                    "image": "vllm/vllm-openai:v0.32.0",
                     "maxModelLen": max_model_len,
                     "maxNumSeqs": max_num_seqs,
                 },

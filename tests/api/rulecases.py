@@ -45,6 +45,7 @@ def _spellings(flag: str) -> list[str]:
 
 _HEADS: Location = ("model", "architecture", "attentionHeads")
 _KV_HEADS: Location = ("model", "architecture", "kvHeads")
+_IMAGE: Location = ("engine", "image")
 _ARGS: Location = ("engine", "args", 0)
 _TOLERATION: Location = ("placement", "tolerations", 0)
 _REQUESTS: Location = ("template", "resources", "requests")
@@ -73,6 +74,31 @@ RULE_CASES = [
         says="multiple of kvHeads",
         accept=[{_HEADS: 32, _KV_HEADS: 32}, {_HEADS: 32, _KV_HEADS: 1}],
         reject=[{_HEADS: 32, _KV_HEADS: 5}, {_HEADS: 8, _KV_HEADS: 16}],
+    ),
+    RuleCase(
+        path="spec.engine.image",
+        says="v0.18.0 or newer",
+        accept=_values(
+            _IMAGE,
+            *(f"vllm/vllm-openai:{tag}" for tag in ("v0.18.0", "0.18.0", "v0.18", "v0.18.0rc1", "v0.32.0", "v0.100.0")),
+            *(f"vllm/vllm-openai:{tag}" for tag in ("latest", "nightly", "v1.0.0", "v1.17.0", "17", "v0", "v0.170.0")),
+            "vllm/vllm-openai",
+            f"vllm/vllm-openai@sha256:{'a' * 64}",
+            "registry.example:5000/engine:v0.11.0",
+            "my-vllm-openai:v0.11.0",
+            "vllm-openai/engine:v0.11.0",
+        ),
+        reject=_values(
+            _IMAGE,
+            *(
+                f"vllm/vllm-openai:{tag}"
+                for tag in ("v0.17.9", "0.17.9", "v0.17", "v0.1.0", "v0.11.0-cu128", "v0.9.2rc1")
+            ),
+            "vllm-openai:v0.11.0",
+            "registry.example:5000/mirror/vllm-openai-rocm:v0.11.0",
+            "vllm-cpu:v0.17.1",
+            f"vllm/vllm-openai:v0.11.0@sha256:{'a' * 64}",
+        ),
     ),
     RuleCase(
         path="spec.engine.args[]",
@@ -260,6 +286,54 @@ RULE_CASES = [
     ),
 ]
 """Examples for every rule that looks at one spec. Rules about a change have tests of their own."""
+
+IMAGES_ACCEPTED = (
+    "engine",
+    "engine:v1",
+    "engine:5000",
+    "a/b",
+    "org/a.b_c__d--e:1.0_Beta-2",
+    "registry.example/org/engine",
+    "registry.example:5000/engine",
+    "registry.example:5000/org/engine:v1",
+    "localhost:5000/engine",
+    "engine:" + "t" * 128,
+    f"engine@sha256:{'0' * 64}",
+    f"registry.example:5000/engine:v1@sha256:{'f' * 64}",
+)
+IMAGES_REFUSED = (
+    ":",
+    "x:",
+    ":v1",
+    "x: ",
+    "a//b",
+    "/a",
+    "a/",
+    "a/:v1",
+    "a:b:c",
+    "a:b/c:d/e:f",
+    "host:port/engine",
+    "host:123456/engine",
+    "host:/engine",
+    "Engine",
+    "a..b",
+    "a/.b",
+    "a/b-",
+    "a___b",
+    "-a",
+    "engine:-v1",
+    "engine:.v1",
+    "engine:" + "t" * 129,
+    "engine@",
+    "engine@sha256:",
+    f"engine@sha256:{'0' * 63}",
+    f"engine@sha256:{'0' * 65}",
+    f"engine@sha256:{'F' * 64}",
+    f"@sha256:{'0' * 64}",
+    "engine v1",
+    "https://registry.example/engine",
+)
+"""Image references that the schema's pattern lets through, and ones that no registry could serve."""
 
 COMPANIONS: dict[str, Edits] = {
     "spec.model.architecture.attentionHeads": {_KV_HEADS: 1},

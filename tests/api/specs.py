@@ -20,7 +20,7 @@ MINIMAL_SPEC: Json = {
             "headDim": 128,
         },
     },
-    "engine": {"image": "vllm/vllm-openai:v0.11.0", "maxModelLen": 8192},
+    "engine": {"image": "vllm/vllm-openai:v0.32.0", "maxModelLen": 8192},
 }
 
 FULL_SPEC: Json = {
@@ -39,7 +39,7 @@ FULL_SPEC: Json = {
     },
     "engine": {
         "name": "vllm",
-        "image": "vllm/vllm-openai:v0.11.0",
+        "image": "vllm/vllm-openai:v0.32.0",
         "args": ["--enable-prefix-caching"],
         "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}],
         "maxModelLen": 8192,

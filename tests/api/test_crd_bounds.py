@@ -15,7 +15,7 @@ from bayplan.api.structural import structural_schema
 from bayplan.api.validation import parse_spec
 from e2e.localcluster import KubeApi
 from e2e.specwalk.boundaries import Case, Json, cases_of, constraints, locations, paths, put, rules
-from tests.api.rulecases import RULE_CASES, RuleCase, companions, edited
+from tests.api.rulecases import IMAGES_ACCEPTED, IMAGES_REFUSED, RULE_CASES, RuleCase, companions, edited
 from tests.api.server import COLLECTION, refusal
 from tests.api.specs import FULL_SPEC, FULL_STATUS, MINIMAL_SPEC, model
 
@@ -92,6 +92,30 @@ async def test_rule_accepts_and_refuses(api: KubeApi, case: RuleCase) -> None:
         if isinstance(parse_spec(spec), list) == accepted:
             wrong.append(f"{edits}: parser says {parse_spec(spec)}")
     assert not wrong
+
+
+async def test_image_is_a_reference_that_a_registry_can_serve(api: KubeApi) -> None:
+    wrong = []
+    for images, accepted in ((IMAGES_ACCEPTED, True), (IMAGES_REFUSED, False)):
+        for image in images:
+            spec = put(MINIMAL_SPEC, ("engine", "image"), image)
+            message = await refusal(api, "POST", COLLECTION.format("default"), model(spec))
+            if (message is None) != accepted or not (accepted or "spec.engine.image" in str(message)):
+                wrong.append(f"{image!r}: API server says {message!r}")
+            if isinstance(parse_spec(spec), list) == accepted:
+                wrong.append(f"{image!r}: parser says {parse_spec(spec)}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("kv_heads", [0, -1])
+async def test_a_divisor_out_of_bounds_is_one_error_about_its_bound(api: KubeApi, kv_heads: int) -> None:
+    spec = put(MINIMAL_SPEC, ("model", "architecture", "kvHeads"), kv_heads)
+    message = str(await refusal(api, "POST", COLLECTION.format("default"), model(spec)))
+    assert "kvHeads in body should be greater than or equal to 1" in message
+    assert "attentionHeads" not in message
+    assert "modulus" not in message
+    (fault,) = found if isinstance(found := parse_spec(spec), list) else ()
+    assert fault.path == "spec.model.architecture.kvHeads"
 
 
 ODD_VALUES: list[Any] = [

@@ -100,7 +100,7 @@ def spec(**changes: Any) -> InferenceModelSpec:
                     **changes.pop("architecture", {}),
                 },
             },
-            "engine": {"image": "vllm/vllm-openai:v0.11.0", "maxModelLen": 8192, **changes.pop("engine", {})},
+            "engine": {"image": "vllm/vllm-openai:v0.32.0", "maxModelLen": 8192, **changes.pop("engine", {})},
             **changes,
         }
     )

@@ -193,7 +193,7 @@ class Arena(World):
         self.edit_spec(self.keys[number % 4], replicas=number // 4 % 4)
 
     def do_revise(self, number: int) -> None:
-        engine = {"image": "vllm/vllm-openai:v0.11.0", "maxModelLen": 4096 + 1024 * (number // 4 % 3)}
+        engine = {"image": "vllm/vllm-openai:v0.32.0", "maxModelLen": 4096 + 1024 * (number // 4 % 3)}
         self.edit_spec(self.keys[number % 4], engine=engine)
 
     async def do_tick(self, number: int) -> None:

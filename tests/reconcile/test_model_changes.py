@@ -194,7 +194,7 @@ async def test_a_failed_groups_budget_goes_and_its_successor_gets_its_own() -> N
 
 # --- replacement ------------------------------------------------------------------------------------------------------
 
-NEW_ENGINE: dict[str, Any] = {"image": "vllm/vllm-openai:v0.12.0", "maxModelLen": 8192}
+NEW_ENGINE: dict[str, Any] = {"image": "vllm/vllm-openai:v0.33.0", "maxModelLen": 8192}
 
 
 def by_image(cluster: World) -> dict[str, set[str]]:
@@ -219,7 +219,7 @@ async def test_a_new_revision_replaces_groups_one_by_one_and_never_goes_below_th
             assert current is not None
             assert "are to be replaced by revision" in current["message"]
         await cluster.clock.advance(1)
-    assert set(by_image(cluster)) == {"v0.12.0"}
+    assert set(by_image(cluster)) == {"v0.33.0"}
     assert cluster.status(key)["readyReplicas"] == 3
     assert max(total for total, _ in seen) == 4
     assert min(ready for _, ready in seen) == 3
@@ -241,7 +241,7 @@ async def test_a_replacement_without_room_for_one_more_says_what_it_waits_for() 
     assert "which waits: needs 1 node with 1 free" in current["message"]
     cluster.add_node("n9")
     await cluster.advance(30)
-    assert set(by_image(cluster)) == {"v0.12.0"}
+    assert set(by_image(cluster)) == {"v0.33.0"}
 
 
 async def test_both_revisions_are_listed_while_both_serve() -> None:
@@ -264,16 +264,16 @@ async def test_a_crash_looping_revision_never_costs_the_old_replicas() -> None:
     for _ in range(28):
         await cluster.advance(5)
         assert ready_pods(cluster) == old
-        attempts |= by_image(cluster)["v0.12.0"]
+        attempts |= by_image(cluster)["v0.33.0"]
     assert len(attempts) == 4, "at 0, 10, 30 and 70 of 140 seconds"
     assert cluster.reason(key, "Warm") == ("False", "EngineFailed")
     warm = cluster.condition(key, "Warm")
     assert warm is not None
     assert "code 3" in warm["message"]
-    cluster.edit_spec(key, engine={"image": "vllm/vllm-openai:v0.11.0", "maxModelLen": 8192})
+    cluster.edit_spec(key, engine={"image": "vllm/vllm-openai:v0.32.0", "maxModelLen": 8192})
     await cluster.advance(10)
     assert ready_pods(cluster) == old
-    assert set(by_image(cluster)) == {"v0.11.0"}
+    assert set(by_image(cluster)) == {"v0.32.0"}
     assert cluster.reason(key, "Ready") == ("True", "Ready")
 
 

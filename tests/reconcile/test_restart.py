@@ -122,7 +122,7 @@ async def scale_down(play: Play) -> None:
 async def replace_revision(play: Play) -> None:
     key = play.world.add_model("llama", replicas=1, **TWO_NODES)
     await play.prepare()
-    play.world.edit_spec(key, engine={"image": "vllm/vllm-openai:v0.12.0", "maxModelLen": 8192})
+    play.world.edit_spec(key, engine={"image": "vllm/vllm-openai:v0.33.0", "maxModelLen": 8192})
     await play.rest(15)
 
 

@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints
 
 from bayplan.api.autoscaling import Autoscaling
 from bayplan.api.engineargs import EngineArgument, EnvName
+from bayplan.api.engineimage import EngineImage
 from bayplan.api.meta import ATOMIC, ATOMIC_MAP, Exact, Flag, Keyed, LabelKey, LabelValue, Schema, WholeNumber
 from bayplan.api.podtemplate import PodTemplate, TolerationList
 from bayplan.api.rules import Rule
@@ -33,7 +34,8 @@ class Architecture(Schema):
 
     rules: ClassVar = (
         Rule(
-            expression="self.attentionHeads % self.kvHeads == 0",
+            # A value out of its bounds has an error of its own; dividing by it would add an unreadable one.
+            expression="self.kvHeads < 1 || self.attentionHeads % self.kvHeads == 0",
             message="attentionHeads must be a multiple of kvHeads",
             holds=lambda self: self.attention_heads % self.kv_heads == 0,
             field="attentionHeads",
@@ -103,15 +105,8 @@ class Engine(Schema):
 
     name: Literal["vllm"] = "vllm"
     """The engine."""
-    image: Annotated[
-        str,
-        StringConstraints(
-            pattern=r"^[a-z0-9][-a-z0-9._/:]*(@sha256:[a-f0-9]{64}|:[A-Za-z0-9_][-.A-Za-z0-9_]*)?$",
-            min_length=1,
-            max_length=512,
-        ),
-    ]
-    """Container image of the engine."""
+    image: EngineImage
+    """Container image of the engine: vLLM 0.18 or newer."""
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64, json_schema_extra=ATOMIC)] = ()
     """Further engine arguments; flags that Bayplan sets from its own fields are refused in every spelling."""
     env: Annotated[tuple[EnvValue, ...], Field(max_length=64), Keyed("name")] = ()
