@@ -57,6 +57,7 @@ class Pool:
         now_ns: Callable[[], int] = time.monotonic_ns,
         on_answered: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_answered` is called when something that was under way has arrived or ended while a replica drains."""
         self.model = model
         self.replicas: dict[str, Replica] = {}
         """By pod uid."""
@@ -73,6 +74,7 @@ class Pool:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._closed = False
+        self._any_draining = False
 
     # -- requests
 
@@ -115,7 +117,7 @@ class Pool:
         self._places.pop(place.ticket, None)
         released = self._core.release(place.ticket, self._now_ns(), end=end, output_tokens=output_tokens)
         self._after(released.settled)
-        self._on_answered()
+        self.answered(place)
 
     def move(self, place: Place, avoid: frozenset[str]) -> Shed | None:
         """See `PlaceOwner`."""
@@ -129,12 +131,13 @@ class Pool:
             self._places.pop(place.ticket, None)
             shed = decision if isinstance(decision, Shed) else None
         self._after(decided.settled)
-        self._on_answered()
+        self.answered(place)
         return shed
 
     def answered(self, place: Place) -> None:  # noqa: ARG002 - the signature is the protocol's
         """See `PlaceOwner`."""
-        self._on_answered()
+        if self._any_draining:
+            self._on_answered()
 
     def has_other(self, place: Place) -> bool:
         """Whether any other replica takes requests."""
@@ -155,6 +158,7 @@ class Pool:
         if not self.replicas:
             self._adopt_block_size(facts.block_size)
         self.replicas[head.uid] = Replica(head, facts, routable)
+        self._any_draining = not all(replica.routable for replica in self.replicas.values())
         self._core.set_policy(self._policy())
         changed = self._core.set_replica(
             head.uid,
@@ -167,6 +171,7 @@ class Pool:
     def remove_replica(self, uid: str) -> None:
         """Forget a head that is gone; whoever held room there is told."""
         if self.replicas.pop(uid, None) is not None:
+            self._any_draining = not all(replica.routable for replica in self.replicas.values())
             self._apply(self._core.remove_replica(uid, self._now_ns()))
 
     def set_model(self, model: ModelView) -> None:
