@@ -1,29 +1,20 @@
 """vLLM's command line, as far as it changes what a client or an operator sees of an engine.
 
-Users pass any flag of any version, so unknown ones are accepted; their names are logged and their values are not (an
-API key may be among them).
+A flag that vLLM does not have ends the process with status 2, as it ends vLLM: a typing error in `engine.args` must not
+look like a working model here. Flags of vLLM without an effect here are accepted; their names are logged and their
+values are not (an API key may be among them).
 """
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 DEFAULT_PORT = 8000
 DEFAULT_MASTER_PORT = 29501
-
-_IGNORED_SWITCHES = (
-    "async-scheduling",
-    "disable-log-requests",
-    "disable-log-stats",
-    "disable-uvicorn-access-log",
-    "enable-auto-tool-choice",
-    "enable-chunked-prefill",
-    "enable-expert-parallel",
-    "enable-log-requests",
-    "enable-prompt-tokens-details",
-    "enforce-eager",
-    "trust-remote-code",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +48,11 @@ class Flags:
 def parse_flags(arguments: Sequence[str]) -> Flags:
     """Read `[serve] [MODEL] --flag value …`; both `--max-model-len` and `--max_model_len` will do.
 
-    Exits with status 2 and a message that names the flag, as argparse does.
+    Exits with status 2 and a message that names the flag, as argparse does, also where vLLM has no such flag.
     """
     parser = _parser()
-    known, ignored = _split(parser, list(arguments))
-    space = parser.parse_intermixed_args(known)
+    words = arguments[1:] if arguments and arguments[0] == "serve" else arguments
+    space = parser.parse_intermixed_args([normal for word in words for normal in _normal(word)])
     model = space.model_flag or space.model
     if not model:
         parser.error("no model: pass `serve MODEL` or `--model MODEL`")
@@ -96,17 +87,18 @@ def parse_flags(arguments: Sequence[str]) -> Flags:
         headless=space.headless,
         shutdown_timeout=space.shutdown_timeout,
         enable_server_load_tracking=space.enable_server_load_tracking,
-        ignored=ignored,
+        ignored=space.ignored,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="enginesim",
-        allow_abbrev=False,
+        usage="%(prog)s [serve] [MODEL] [flags of vLLM]",
         description="A look-alike of vLLM's server. Speed, load times and faults: see e2e/enginesim/settings.py.",
         epilog="Other flags of vLLM are accepted and have no effect.",
     )
+    parser.set_defaults(ignored=())
     parser.add_argument("model", nargs="?", help="model, after the optional word `serve`")
     parser.add_argument("--model", dest="model_flag")
     parser.add_argument("--served-model-name", nargs="+")
@@ -115,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-model-len", type=_tokens, default=8192)
     parser.add_argument("--max-num-seqs", type=_tokens, default=128)
     parser.add_argument("--max-num-batched-tokens", type=_tokens)
-    parser.add_argument("--gpu-memory-utilization", type=_positive_float, default=0.92)
+    parser.add_argument("--gpu-memory-utilization", "--device-memory-utilization", type=_positive_float, default=0.92)
     parser.add_argument("--kv-cache-dtype", default="auto")
     parser.add_argument("--block-size", type=_bounded(1), default=16)
     parser.add_argument("--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True)
@@ -128,40 +120,39 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--master-port", type=_bounded(1), default=DEFAULT_MASTER_PORT)
     parser.add_argument("--headless", action="store_true")
     parser.add_argument("--shutdown-timeout", type=_bounded(0), default=0)
-    parser.add_argument("--enable-server-load-tracking", action="store_true")
+    parser.add_argument("--enable-server-load-tracking", action=argparse.BooleanOptionalAction, default=False)
+    for takes, *spellings in _ignored_flags():
+        nargs = {"0": 0, "1": None}.get(takes, takes)
+        parser.add_argument(*spellings, action=_Ignored, nargs=nargs, help=argparse.SUPPRESS)
     return parser
 
 
-def _split(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[list[str], tuple[str, ...]]:
-    """(what the parser knows, names of what it does not); an unknown flag takes the next word unless that is a flag."""
-    if arguments and arguments[0] == "serve":
-        arguments = arguments[1:]
-    switches = {f"--{name}" for name in _IGNORED_SWITCHES} | {f"--no-{name}" for name in _IGNORED_SWITCHES}
-    actions = parser._option_string_actions  # argparse has no public question "is this an option of yours?"
-    known: list[str] = []
-    ignored: list[str] = []
-    position = 0
-    while position < len(arguments):
-        word = arguments[position]
-        position += 1
-        if not _is_flag(word):
-            known.append(word)
-            continue
-        name, equals, value = word.partition("=")
-        if name.startswith("--"):
-            name = name.replace("_", "-")
-        if name in actions:
-            known.append(name + equals + value)
-            continue
-        ignored.append(name)
-        takes_value = not equals and name not in switches
-        if takes_value and position < len(arguments) and not _is_flag(arguments[position]):
-            position += 1
-    return known, tuple(ignored)
+@cache
+def _ignored_flags() -> tuple[tuple[str, ...], ...]:
+    """(values that it takes, spellings…) of each flag without an effect."""
+    lines = Path(__file__).with_name("vllm_flags.txt").read_text(encoding="utf-8").splitlines()
+    return tuple(tuple(line.split()) for line in lines if line and not line.startswith("#"))
 
 
-def _is_flag(word: str) -> bool:
-    return word.startswith("-") and not word[1:].replace(".", "", 1).isdigit()
+class _Ignored(argparse.Action):
+    """Keeps the name of a flag without an effect, and not its value."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, dest, default=argparse.SUPPRESS, **options)
+
+    def __call__(self, _parser: object, namespace: argparse.Namespace, _values: Any, option: str | None = None) -> None:
+        namespace.ignored = (*namespace.ignored, option)
+
+
+def _normal(word: str) -> tuple[str, ...]:
+    """The word as argparse shall see it: dashes in a flag's name, `--flag.member` as the flag, `-O3` spelled out."""
+    name, equals, value = word.partition("=")
+    if name.startswith("-O") and len(word) > 2:
+        return "--optimization-level", value if equals else name[2:]
+    if name.startswith("--"):
+        return (name.partition(".")[0].replace("_", "-") + equals + value,)
+    short, dot, _ = name.partition(".")
+    return (short + equals + value if dot and re.fullmatch("-[a-z]+", short) else word,)
 
 
 def _bounded(least: int) -> Callable[[str], int]:

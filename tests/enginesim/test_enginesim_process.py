@@ -346,20 +346,53 @@ def test_the_served_name_is_the_model_and_steps_hold_all_sequences_by_default():
     assert (got.served_model_name, got.max_num_batched_tokens) == (("m",), 3000)
 
 
-def test_unknown_flags_are_named_and_do_not_swallow_known_ones():
+def test_flags_without_an_effect_are_named_and_do_not_swallow_others():
     got = flags(
-        "serve m --dtype bfloat16 --new-switch --port 7 --trust-remote-code --rope-scaling={} -O3 --limit -1 --seed 0"
+        "serve m --dtype bfloat16 --async-scheduling --port 7 --trust_remote_code --hf_overrides={} -O3 --seed -1 "
+        "--no-enforce-eager -asc 2 --speculative-config.method ngram -cc.level=3 --middleware a.b --uvicorn-log info"
     )
-    assert got.port == 7
+    assert (got.model, got.port) == ("m", 7)
     assert got.ignored == (
         "--dtype",
-        "--new-switch",
+        "--async-scheduling",
         "--trust-remote-code",
-        "--rope-scaling",
-        "-O3",
-        "--limit",
+        "--hf-overrides",
+        "--optimization-level",
         "--seed",
+        "--no-enforce-eager",
+        "-asc",
+        "--speculative-config",
+        "-cc",
+        "--middleware",
+        "--uvicorn-log-level",
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--no-such-flag=1",
+        "--no-such-flag",
+        "--no-such-flag 1",
+        "--disable-log-requests",
+        "--dtypes=half",
+        "-x",
+        "--no-dtype",
+        "another-model",
+    ],
+)
+def test_a_flag_that_vllm_does_not_have_is_refused_as_vllm_refuses_it(text, capsys):
+    with pytest.raises(SystemExit) as ended:
+        flags(f"serve m {text} --port 7")
+    assert ended.value.code == 2
+    assert f"error: unrecognized arguments: {text.split()[0]}" in capsys.readouterr().err
+
+
+async def test_an_unknown_flag_ends_the_process_with_status_2(spawn):
+    engine = await spawn("--no-such-flag=1")
+    assert await engine.ended() == 2
+    assert "--no-such-flag=1" in engine.log
+    assert "Traceback" not in engine.log
 
 
 async def test_values_of_ignored_flags_are_not_logged(spawn):
