@@ -50,7 +50,7 @@ def parse_flags(arguments: Sequence[str]) -> Flags:
 
     Exits with status 2 and a message that names the flag, as argparse does, also where vLLM has no such flag.
     """
-    parser = _parser()
+    parser = engine_parser()
     words = arguments[1:] if arguments and arguments[0] == "serve" else arguments
     space = parser.parse_intermixed_args([normal for word in words for normal in _normal(word)])
     model = space.model_flag or space.model
@@ -91,7 +91,8 @@ def parse_flags(arguments: Sequence[str]) -> Flags:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def engine_parser() -> argparse.ArgumentParser:
+    """Return the parser with every spelling of every flag that the engine has."""
     parser = argparse.ArgumentParser(
         prog="enginesim",
         usage="%(prog)s [serve] [MODEL] [flags of vLLM]",

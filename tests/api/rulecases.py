@@ -60,6 +60,23 @@ def _autoscaled(**changes: Any) -> Edits:
     return _AUTOSCALED | {("autoscaling", name): value for name, value in changes.items()}
 
 
+SECOND_NAMES = (
+    "--device-memory-utilization",
+    "--device_memory_utilization",
+    "--data-parallel-size-local",
+    "--data_parallel_size_local",
+    "--data-parallel-rank",
+    "--data-parallel-start-rank",
+    "--data-parallel-address",
+    "--data-parallel-rpc-port",
+    "--data-parallel-backend",
+    "--data-parallel-hybrid-lb",
+    "--data-parallel-external-lb",
+    *("-dpl", "-dpn", "-dpr", "-dpa", "-dpp", "-dpb", "-dph", "-dpe", "-dpm"),
+    "-pcp",
+)
+"""What vLLM takes for, or instead of, a flag that Bayplan sets."""
+
 RULE_CASES = [
     RuleCase(
         path="spec.model.uri",
@@ -115,17 +132,28 @@ RULE_CASES = [
             "--max-num-batched-tokens=8192",
             "--enable_prefix_caching",
             "--config-format",
+            "--grpc-port=1",
+            "-dcp=2",
+            "-dc={}",
+            "-asc=2",
             "--model-impl=auto",
             "a=--model",
             "--",
             "_",
         ),
-        reject=_values(_ARGS, *(form for flag in RESERVED_FLAGS for form in _spellings(flag)), "-n2", "-r0", "-t"),
+        reject=_values(
+            _ARGS,
+            *(form for flag in RESERVED_FLAGS for form in _spellings(flag)),
+            *(form for flag in SECOND_NAMES for form in (flag, f"{flag}=1", f"{flag} 1")),
+            "-n2",
+            "-r0",
+            "-t",
+        ),
     ),
     *(
         RuleCase(
             path=path,
-            says="which GPUs or address",
+            says="which GPUs, address, ranks or key",
             accept=_values(location, "CUDA_VISIBLE_DEVICES_OF_MINE", "cuda_visible_devices"),
             reject=_values(location, *RESERVED_ENV),
         )

@@ -2,7 +2,8 @@
 
 A second value for a flag that Bayplan sets could contradict the memory plan, the layout or the probes, so every
 spelling that vLLM's parser takes for such a flag is refused: `--flag value`, `--flag=value`, underscores for dashes,
-and any abbreviation, because argparse accepts a unique prefix.
+short forms and second names, and any abbreviation, because argparse accepts a unique prefix. Variables by which vLLM
+reads the same settings are refused for the same reason.
 """
 
 import re
@@ -21,17 +22,22 @@ RESERVED_FLAGS: Final = MappingProxyType(
         "--max-model-len": "spec.engine.maxModelLen",
         "--max-num-seqs": "spec.engine.maxNumSeqs",
         "--gpu-memory-utilization": "spec.engine.gpuMemoryUtilization",
+        "--device-memory-utilization": "spec.engine.gpuMemoryUtilization",
         "--kv-cache-dtype": "spec.engine.kvCacheDtype",
         "--tensor-parallel-size": "spec.parallelism.tensor",
         "-tp": "spec.parallelism.tensor",
         "--pipeline-parallel-size": "spec.parallelism.pipeline",
         "-pp": "spec.parallelism.pipeline",
+        "--prefill-context-parallel-size": "spec.parallelism.tensor",
+        "-pcp": "spec.parallelism.tensor",
         "--data-parallel-size": "spec.replicas",
         "-dp": "spec.replicas",
+        "--device-ids": "",
         "--shutdown-timeout": "spec.drain.deadlineSeconds",
         "--host": "",
         "--port": "",
         "--uds": "",
+        "--grpc": "",
         "--api-key": "",
         "--ssl-keyfile": "",
         "--ssl-certfile": "",
@@ -47,6 +53,17 @@ RESERVED_FLAGS: Final = MappingProxyType(
 )
 """Engine flags that Bayplan owns, with the field to use instead; empty: nothing to set, Bayplan needs it its way."""
 
+RESERVED_BEGINNINGS: Final = MappingProxyType(
+    {
+        "--data-parallel-": "--data-parallel-size",
+        "-dp": "-dp",
+        "-n": "-n",
+        "-r": "-r",
+    }
+)
+"""What no flag may begin with, and the reserved flag that it is taken for: a family of flags that each ask for further
+engines (`--data-parallel-size-local`, `-dpl`), and one-letter flags, whose value may follow without a space."""
+
 RESERVED_ENV: Final = (
     "CUDA_VISIBLE_DEVICES",
     "NVIDIA_VISIBLE_DEVICES",
@@ -55,8 +72,15 @@ RESERVED_ENV: Final = (
     "AMD_VISIBLE_DEVICES",
     "VLLM_HOST_IP",
     "VLLM_PORT",
+    "VLLM_DP_SIZE",
+    "VLLM_DP_RANK",
+    "VLLM_DP_RANK_LOCAL",
+    "VLLM_DP_MASTER_IP",
+    "VLLM_DP_MASTER_PORT",
+    "VLLM_API_KEY",
 )
-"""Variables that would show a container GPUs it was not given, or move the engine off its address."""
+"""Variables that would show a container GPUs it was not given, move the engine off its address, make it one of several,
+or lock warm-up and gateway out."""
 
 
 def reserved_flag(argument: str) -> str | None:
@@ -64,10 +88,8 @@ def reserved_flag(argument: str) -> str | None:
     name = re.split(r"[= ]", argument, maxsplit=1)[0].replace("_", "-")
     if not name.startswith("-") or name in ("-", "--"):
         return None
-    for flag in RESERVED_FLAGS:
-        if flag.startswith(name) or (len(flag) == 2 and name.startswith(flag)):
-            return flag
-    return None
+    abbreviated = next((flag for flag in RESERVED_FLAGS if flag.startswith(name)), None)
+    return abbreviated or next((flag for start, flag in RESERVED_BEGINNINGS.items() if name.startswith(start)), None)
 
 
 def _explain(argument: str) -> str:
@@ -80,12 +102,13 @@ def _flag_rule() -> Rule:
     # The outer list of one binds the name once; CEL has no other way to name a value.
     name = "self.split('=', 2)[0].split(' ', 2)[0].replace('_', '-')"
     flags = ", ".join(f"'{flag}'" for flag in RESERVED_FLAGS)
-    short = ", ".join(f"'{flag}'" for flag in RESERVED_FLAGS if len(flag) == 2)
+    beginnings = ", ".join(f"'{start}'" for start in RESERVED_BEGINNINGS)
     return Rule(
         expression=f"!self.startsWith('-') || [{name}].all(n, n in ['-', '--'] || "
-        f"(![{short}].exists(f, n.startsWith(f)) && ![{flags}].exists(f, f.startsWith(n))))",
+        f"(![{beginnings}].exists(f, n.startsWith(f)) && ![{flags}].exists(f, f.startsWith(n))))",
         message="must not be a flag, nor abbreviate one, that Bayplan sets from its own fields: "
-        + ", ".join(RESERVED_FLAGS),
+        + ", ".join(RESERVED_FLAGS)
+        + ", or another --data-parallel flag",
         holds=lambda argument: reserved_flag(argument) is None,
         explain=_explain,
     )
@@ -99,7 +122,8 @@ EnvName = Annotated[
     StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", min_length=1, max_length=128),
     Rule(
         expression="!(self in [" + ", ".join(f"'{name}'" for name in RESERVED_ENV) + "])",
-        message="must not be a variable that decides which GPUs or address the engine gets: " + ", ".join(RESERVED_ENV),
+        message="must not be a variable that decides which GPUs, address, ranks or key the engine gets: "
+        + ", ".join(RESERVED_ENV),
         holds=lambda name: name not in RESERVED_ENV,
     ),
 ]
