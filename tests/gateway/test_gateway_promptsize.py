@@ -120,7 +120,7 @@ def test_everything_that_a_template_may_print_counts() -> None:
         messages=[{"role": "assistant", "content": None, "tool_calls": [{"id": "x"}], "name": "n"}],
         tools=[{"type": "function"}],
     )
-    assert calls.prompts == (("assistant", '[{"id": "x"}]', "n", '[{"type": "function"}]'),)
+    assert calls.prompts == (("assistant", '[{"id":"x"}]', "n", '[{"type":"function"}]'),)
 
 
 @pytest.mark.parametrize(

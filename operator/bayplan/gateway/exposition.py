@@ -4,12 +4,12 @@ Nothing is counted twice and nothing is counted for the scrape alone: a collecto
 the moment it is asked. Labels are names of models that exist, revisions, classes of the configuration, and enums.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import orjson
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -178,7 +178,7 @@ class Exposition:
             "models": {str(pool.model.key): self._model(pool) for pool in self._directory},
             "rows": [self._row(key, row) for key, row in self._evidence.rows()],
         }
-        return json.dumps(document).encode()
+        return orjson.dumps(document)
 
     def _model(self, pool: Pool) -> dict[str, Any]:
         readings, running = pool.readings(), pool.running()

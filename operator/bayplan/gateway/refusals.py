@@ -4,10 +4,10 @@ Refusals of admission come from `planning.admission.sheds`; both kinds have the 
 stable code, and headers by which its clients know whether to come back.
 """
 
-import json
 from collections.abc import Mapping
 from enum import StrEnum
 
+import orjson
 from aiohttp import web
 
 from bayplan.planning.admission.sheds import Shed
@@ -95,4 +95,4 @@ def shed_response(shed: Shed, headers: Mapping[str, str] | None = None) -> web.R
 
 
 def _json_response(status: int, body: object, headers: Mapping[str, str]) -> web.Response:
-    return web.Response(status=status, body=json.dumps(body).encode(), headers=headers, content_type="application/json")
+    return web.Response(status=status, body=orjson.dumps(body), headers=headers, content_type="application/json")

@@ -5,10 +5,10 @@ From the first byte on it cannot: what fails then is cut off visibly, never ende
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable
 
+import orjson
 from aiohttp import web
 
 from bayplan.gateway.evidence import Cause
@@ -180,8 +180,8 @@ async def read_whole(answer: Answer, relayed: Relayed) -> bytes:
 
 def _read_answer(body: bytes, progress: Progress) -> None:
     try:
-        answer = json.loads(body)
-    except (ValueError, RecursionError):
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
         raise NotServedError(Cause.FAILED, "the answer is not JSON") from None
     if isinstance(answer, dict):
         progress.read(answer)

@@ -4,11 +4,12 @@ What costs memory is checked here to the last type; everything else is the engin
 it costs anything.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NoReturn
+
+import orjson
 
 from bayplan.gateway.promptsize import PromptTexts
 from bayplan.gateway.refusals import RefusalCode, Refused
@@ -50,7 +51,7 @@ class GenerationRequest:
         body.pop("request_id", None)  # the engine takes it for its own identity: two callers could choose the same
         if self.max_output_tokens is None:
             body["max_tokens" if self.api is Api.COMPLETIONS else "max_completion_tokens"] = max_output_tokens
-        return json.dumps(body, separators=(",", ":")).encode()
+        return orjson.dumps(body)
 
 
 def parse_generation(api: Api, raw: bytes) -> GenerationRequest:
@@ -84,21 +85,14 @@ def _parse_object(raw: bytes) -> dict[str, Any]:
     if not raw:
         _refuse(None, "the body is empty; it must be a JSON object")
     try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
-    except RecursionError:
-        _refuse(None, "the body is nested too deeply")
-    except ValueError as error:
-        # Positions only: the text itself may be somebody's prompt.
-        at = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        _refuse(None, f"the body is not JSON{at}")
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        # The position only: the text itself may be somebody's prompt.
+        _refuse(None, f"the body is not JSON, or nested too deeply, at character {error.pos}")
     if not isinstance(body, dict):
         _refuse(None, "the body must be a JSON object")
     found: dict[str, Any] = body
     return found
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
 
 
 def _refuse(param: str | None, problem: str) -> NoReturn:
@@ -159,7 +153,7 @@ def _chat_texts(body: Mapping[str, Any]) -> PromptTexts:
     # Whatever else the template may print, as it stands in the body.
     for name in ("tools", "functions", "documents", "chat_template_kwargs", "response_format"):
         if body.get(name) is not None:
-            parts.append(json.dumps(body[name]))
+            parts.append(_text(body[name]))
     return PromptTexts(prompts=(tuple(parts),), messages=len(messages), is_chat=True, opaque=opaque)
 
 
@@ -176,7 +170,11 @@ def _text_of(part: Any) -> str | None:
 def _other_members(message: Mapping[str, Any]) -> list[str]:
     """Role, tool calls and what else a template may print of a message."""
     return [
-        value if isinstance(value, str) else json.dumps(value)
+        value if isinstance(value, str) else _text(value)
         for name, value in message.items()
         if name != "content" and value is not None
     ]
+
+
+def _text(value: Any) -> str:
+    return orjson.dumps(value).decode()

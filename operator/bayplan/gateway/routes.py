@@ -1,12 +1,12 @@
 """Paths and their handlers: what clients may ask, and the one place where refusals become answers."""
 
 import asyncio
-import json
 import logging
 import re
 import traceback
 from collections.abc import Awaitable, Callable
 
+import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -65,7 +65,7 @@ class Routes:
         named = self._named_by_path(request)
         pools = [named] if named is not None else sorted(self._directory, key=lambda pool: pool.model.key)
         body = {"object": "list", "data": [self._card(pool) for pool in pools]}
-        return web.Response(body=json.dumps(body).encode(), content_type="application/json")
+        return web.Response(body=orjson.dumps(body), content_type="application/json")
 
     def _card(self, pool: Pool) -> dict[str, object]:
         model = pool.model

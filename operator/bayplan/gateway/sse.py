@@ -4,8 +4,9 @@ Nothing here changes a byte. Events are split as they pass, over whatever bounda
 than the bound is not read, and what it said stays unknown.
 """
 
-import json
 from typing import Any
+
+import orjson
 
 LONGEST_EVENT_BYTES = 2**20
 _DONE = b"[DONE]"
@@ -105,8 +106,8 @@ class EventReader:
             progress.done = True
             return
         try:
-            event = json.loads(data)
-        except (ValueError, RecursionError):
+            event = orjson.loads(data)
+        except orjson.JSONDecodeError:
             return
         if isinstance(event, dict):
             progress.read(event)
