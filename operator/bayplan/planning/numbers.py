@@ -28,6 +28,8 @@ def exact(value: object, name: str) -> Fraction:
 
     Accepts int, float, Decimal and Fraction. Raises InvalidInput for booleans, text, NaN and infinities.
     """
+    if type(value) is Fraction:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | Fraction):
         raise InvalidInput(name, f"must be a number, not {value!r}")
     if isinstance(value, int | Fraction):
@@ -66,7 +68,7 @@ def not_negative(value: object, name: str) -> Fraction:
 
 def count(value: object, name: str, *, least: int = 1) -> int:
     """Return a whole number of at least `least`; raises InvalidInput otherwise."""
-    number = whole(value, name)
+    number = value if type(value) is int else whole(value, name)
     if number < least:
         raise InvalidInput(name, f"must be at least {least}, not {value}")
     return number

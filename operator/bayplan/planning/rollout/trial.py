@@ -14,7 +14,7 @@ from bayplan.planning.rollout.plan import Plan
 from bayplan.planning.rollout.policy import OnDeadline, RolloutPolicy, Stage, StageKind, Waiver
 from bayplan.planning.rollout.proof import lagging
 from bayplan.planning.rollout.returning import roll_back
-from bayplan.planning.rollout.state import Phase, RolloutState
+from bayplan.planning.rollout.state import Phase, RolloutState, StageClock
 from bayplan.planning.rollout.verdicts import Advance, Decision, Hold, Holding, HoldReason, RollbackReason
 from bayplan.planning.rollout.world import World
 
@@ -27,6 +27,8 @@ _PHASES = {StageKind.WARM: Phase.WARM, StageKind.SHADOW: Phase.SHADOW, StageKind
 
 @dataclass(frozen=True, slots=True)
 class _Assessment:
+    """Every gate's result, worst first, and what an arm has counted too little of."""
+
     results: tuple[GateResult, ...]
     thin: tuple[str, ...]
 
@@ -37,11 +39,11 @@ def decide(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision
     if (gone := interruption(policy, state, world)) is not None:
         return roll_back(state, world, *gone)
     state = _retried(policy, with_current_digest(policy, state, world), world)
-    state = state.change(clock=state.clock.ticked(now, paused=policy.paused))
+    state = _with_clock(state, state.clock.ticked(now, paused=policy.paused))
     stage = policy.stages[state.stage]
     state = _counted(state, world)
     assessment = _assess(policy, state, world)
-    worst = worst_first(assessment.results)
+    worst = assessment.results
     failing = [result for result in worst if result.rolls_back]
     if failing:
         why = "; ".join(f"{result.gate}: {result.message}" for result in failing)
@@ -62,10 +64,10 @@ def decide(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision
         if policy.approved(candidate, following):
             return replace(_advance(policy, state, world), gates=worst)
         passed = state.clock.passed_at_seconds
-        state = state.change(clock=replace(state.clock, passed_at_seconds=now if passed is None else passed))
+        state = _with_clock(state, replace(state.clock, passed_at_seconds=now if passed is None else passed))
         holds = [Hold(HoldReason.AWAITING_APPROVAL, f"{candidate} may enter {following.name} once approved")]
     else:
-        state = state.change(clock=replace(state.clock, passed_at_seconds=None))
+        state = _with_clock(state, replace(state.clock, passed_at_seconds=None))
     return Decision(state, Holding(tuple(holds)), worst)
 
 
@@ -128,6 +130,10 @@ def _share_of(state: RolloutState, policy: RolloutPolicy, stage: int) -> Plan:
     return state.plan.change(weight=0, shadow_share=0, baseline=())
 
 
+def _with_clock(state: RolloutState, clock: StageClock) -> RolloutState:
+    return state if clock == state.clock else state.change(clock=clock)
+
+
 def _retried(policy: RolloutPolicy, state: RolloutState, world: World) -> RolloutState:
     if not policy.retry or policy.retry == state.retry_seen:
         return state
@@ -170,7 +176,7 @@ def _assess(policy: RolloutPolicy, state: RolloutState, world: World) -> _Assess
         for one in classes
         if (requests := evidence.tally(arm, one).requests) < policy.least.requests
     )
-    return _Assessment(results, thin)
+    return _Assessment(worst_first(results), thin)
 
 
 def _quality(
@@ -199,7 +205,8 @@ def _without_baseline(policy: RolloutPolicy, world: World) -> bool:
 def _planned(policy: RolloutPolicy, state: RolloutState, world: World, stage: Stage) -> RolloutState:
     """Scale first, then shift: the plan with the share that ready capacity carries, and the baseline as large."""
     stopped = policy.paused or bool(state.frozen) or state.late
-    return state.change(plan=balanced(state.plan, stage, world, may_grow=not stopped))
+    plan = balanced(state.plan, stage, world, may_grow=not stopped)
+    return state if plan is state.plan else state.change(plan=plan)
 
 
 def _holds(
@@ -258,7 +265,7 @@ def _evidence(
     if own > weight * routed + SHARE_REQUESTS and own > (weight + SHARE_TOLERANCE) * routed:
         message = f"{own} of {routed} requests went to the candidate, {float(100 * weight):g} % should"
         holds.append(Hold(HoldReason.SHARE_EXCEEDED, message))
-    blocking = [result for result in worst_first(assessment.results) if result.blocks]
+    blocking = [result for result in assessment.results if result.blocks]
     for result in blocking:
         if result.outcome is Outcome.FAILED and result.handling is Handling.TUNE_SERVING:
             holds.append(Hold(HoldReason.GATE_SHARED, f"{result.gate}: {result.message}"))
