@@ -13,7 +13,7 @@ from bayplan.api.autoscaling import Autoscaling, ScalingReason, ScalingStatus
 from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
 from bayplan.api.meta import rfc3339
 from bayplan.planning.scaling import Observation, ScalingDecision
-from bayplan.reconcile.scaling.decide import Standing, decide_replicas, policy_of, standing_of
+from bayplan.reconcile.scaling.decide import Standing, decide_replicas, pace_of, policy_of, standing_of
 from bayplan.reconcile.scaling.describe import scaling_status
 from tests.planning.replicagroups import NOW, ago, assignment, build_one, in_stage, ready, running
 
@@ -89,6 +89,13 @@ def test_every_spec_that_the_schema_takes_is_a_policy(  # noqa: PLR0917
 
     assert found.max_sample_gap_seconds is not None
     assert 2 * sample <= found.max_sample_gap_seconds <= found.scale_down_stabilization_seconds
+
+
+@pytest.mark.parametrize(("sample", "window", "pace"), [(1, 240, 1), (1, 241, 2), (15, 300, 15), (1, 3600, 15)])
+def test_a_window_holds_no_more_samples_than_a_decision_can_look_at(sample: int, window: int, pace: int) -> None:
+    changes = {"sample_seconds": sample, "scale_down_stabilization_seconds": window}
+
+    assert pace_of(SPEC.model_copy(update=changes)) == pace
 
 
 @pytest.mark.parametrize(

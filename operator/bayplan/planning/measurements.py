@@ -33,6 +33,11 @@ def measured(value: float | Fraction | None, name: str) -> Measured:
     return exact(value, name)
 
 
+def moment(seconds: float) -> Fraction:
+    """A time on a clock to the microsecond: as a float is, it would be a fraction of dozens of digits."""
+    return Fraction(round(seconds * 1_000_000), 1_000_000)
+
+
 @dataclass(frozen=True, slots=True)
 class CounterSample:
     """A counter of one process: `incarnation` changes whenever it starts again from 0. Raises InvalidInput."""

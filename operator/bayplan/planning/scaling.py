@@ -13,7 +13,6 @@ grows because the replicas asked for are still coming does not ask again; an inc
 which may raise and never lowers; after a restart one window passes before anything falls.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -196,7 +195,9 @@ def decide_scaling(
     newest = history[-1]
     if newest.at_seconds > now:
         raise InvalidInput("at_seconds", f"must not be after now: {float(newest.at_seconds)} > {float(now)}")
-    needs = [_need(observation, policy) for observation in history]
+    rate_capacity = policy.service_tokens_per_second * policy.target_utilization
+    queue_capacity = policy.service_tokens_per_second * policy.queue_drain_seconds
+    needs = [_need(one, policy, rate_capacity=rate_capacity, queue_capacity=queue_capacity) for one in history]
     newest_need = needs[-1]
     queue_limit = _queue_limit(state, policy, now)
     raw = newest_need.raw(queue_limit)
@@ -229,9 +230,7 @@ def decide_scaling(
         counted_queue_replicas=raw - (newest_need.rate or 0),
         raw_demand_replicas=raw,
         demand_replicas=demand,
-        ready_capacity_tokens_per_second=state.ready_replicas
-        * policy.service_tokens_per_second
-        * policy.target_utilization,
+        ready_capacity_tokens_per_second=state.ready_replicas * rate_capacity,
         clamped=bounded != target,
         window_start_seconds=window.start,
         window_complete=window.complete,
@@ -288,7 +287,9 @@ def _fall(window: _Window, state: ScalingState, policy: ScalingPolicy, now: Frac
     return window.demand, ScalingReason.SCALE_DOWN, f"{desired} to the window's highest demand {window.demand}"
 
 
-def _need(observation: Observation, policy: ScalingPolicy) -> _Need:
+def _need(
+    observation: Observation, policy: ScalingPolicy, *, rate_capacity: Fraction, queue_capacity: Fraction
+) -> _Need:
     unknown = []
     whole = observation.coverage
     if whole < policy.least_coverage:
@@ -299,12 +300,18 @@ def _need(observation: Observation, policy: ScalingPolicy) -> _Need:
     if isinstance(rate, Unknown):
         unknown.append(f"arriving tokens ({rate.reason})")
     else:
-        rate_replicas = math.ceil(rate / whole / (policy.service_tokens_per_second * policy.target_utilization))
+        rate_replicas = _replicas(rate, whole, rate_capacity)
     if isinstance(queue, Unknown):
         unknown.append(f"queued tokens ({queue.reason})")
     else:
-        queue_replicas = math.ceil(queue / whole / (policy.service_tokens_per_second * policy.queue_drain_seconds))
+        queue_replicas = _replicas(queue, whole, queue_capacity)
     return _Need(rate_replicas, queue_replicas, not unknown, tuple(unknown))
+
+
+def _replicas(tokens: Fraction, whole: Fraction, capacity: Fraction) -> int:
+    """ceil(tokens / whole / capacity) in whole numbers: fractions in between would cost most of a decision."""
+    over = tokens.numerator * whole.denominator * capacity.denominator
+    return -(-over // (tokens.denominator * whole.numerator * capacity.numerator))
 
 
 def _queue_limit(state: ScalingState, policy: ScalingPolicy, now: Fraction) -> int | None:

@@ -5,11 +5,10 @@ the gateway's aside (`exported_namespace`) unless the target honours labels.
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
 from typing import Final
 
 from bayplan.planning.demand import DoorReading
-from bayplan.planning.measurements import Measured, Unknown, measured
+from bayplan.planning.measurements import Measured, Unknown, measured, moment
 from bayplan.telemetry.series import Dates, Series
 from bayplan.telemetry.sources import GatewayAnswer, GatewaySource, Trouble, TroubleKind
 
@@ -48,7 +47,7 @@ def _answer(source: GatewaySource, series: Sequence[Series], dates: Dates) -> Ga
         mine = [one for one in fresh if _model(one) == model]
         prompt, output = (_demand(mine, kind) for kind in KINDS)
         queued = _queued(mine)
-        at = Fraction(dates.to_clock(stamp))
+        at = moment(dates.to_clock(stamp))
         readings[model] = DoorReading(at, f"{source.uid} {started}", prompt, output, queued)
         for value in (prompt, output, queued):
             if isinstance(value, Unknown):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from bayplan.planning.demand import DoorReading
-from bayplan.planning.measurements import Measured, Unknown, measured
+from bayplan.planning.measurements import Measured, Unknown, measured, moment
 from bayplan.telemetry.sources import GatewayAnswer, GatewaySource, Trouble, TroubleKind
 
 PATH = "/evidence"
@@ -33,7 +33,7 @@ def gateway_answer(source: GatewaySource, body: Mapping[str, object], *, at_seco
         for value in (prompt, output, queued):
             if isinstance(value, Unknown):
                 trouble = trouble or Trouble(TroubleKind.INVALID, f"gateway {source.pod}: model {name}: {value.reason}")
-        found[str(name)] = DoorReading(Fraction(at_seconds), incarnation, prompt, output, queued)
+        found[str(name)] = DoorReading(moment(at_seconds), incarnation, prompt, output, queued)
         for uid, tokens in _reserved(entry).items():
             reserved[uid] = reserved.get(uid, Fraction(0)) + tokens
     return GatewayAnswer(found, reserved, trouble)

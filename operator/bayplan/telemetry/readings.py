@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
 from bayplan.planning.demand import EngineReading
-from bayplan.planning.measurements import Measured, Unknown
+from bayplan.planning.measurements import Measured, Unknown, moment
 from bayplan.telemetry.aliases import NEEDED, VLLM, Signal
 from bayplan.telemetry.exposition import first_of, nearest_name
 from bayplan.telemetry.sources import EngineAnswer, EngineSource, Trouble, TroubleKind
@@ -27,7 +27,7 @@ def engine_answer(
     )
     waiting = _times(found[Signal.WAITING], length)
     reading = EngineReading(
-        at_seconds=Fraction(at_seconds),
+        at_seconds=moment(at_seconds),
         incarnation=f"{source.container or source.uid} {_start(found[Signal.PROCESS_START])}",
         served_tokens=served,
         waiting_tokens=waiting,

@@ -15,12 +15,12 @@ from bayplan.api.conditions import Condition, ConditionType, Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
 from bayplan.cluster.resources import Key
-from bayplan.planning.measurements import Measured
+from bayplan.planning.measurements import Measured, moment
 from bayplan.planning.members import Group, GroupLimits
 from bayplan.planning.scaling import ScalingDecision, ScalingPolicy
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.gateways import Gateways
-from bayplan.reconcile.scaling.decide import Standing, decide_replicas, policy_of, standing_of
+from bayplan.reconcile.scaling.decide import Standing, decide_replicas, pace_of, policy_of, standing_of
 from bayplan.reconcile.scaling.describe import Verdict, scaling_status, scaling_verdict
 from bayplan.reconcile.scaling.history import DemandHistory
 from bayplan.reconcile.scaling.sampling import DemandSampler, Round
@@ -103,7 +103,7 @@ class Autoscaler:
         history = self._sampler.ensure(
             key,
             uid,
-            sample_seconds=autoscaling.sample_seconds,
+            sample_seconds=pace_of(autoscaling),
             look=lambda: self._round(key, uid),
             sampled=lambda: self._sampled(key, changed),
         )
@@ -139,7 +139,7 @@ class Autoscaler:
         kept = previous is not None and previous.desired_replicas == decision.target_replicas
         if previous is not None and kept and (again or history.collecting):
             return previous
-        clock = Fraction(self._clock())
+        clock = moment(self._clock())
         return scaling_status(decision, previous, history.observations, clock_seconds=clock, now=self._now())
 
     def _decide(self, history: DemandHistory, standing: Standing, policy: ScalingPolicy) -> ScalingDecision:
@@ -148,7 +148,7 @@ class Autoscaler:
             standing,
             policy,
             since_seconds=history.since,
-            clock_seconds=Fraction(self._clock()),
+            clock_seconds=moment(self._clock()),
             now=self._now(),
         )
 

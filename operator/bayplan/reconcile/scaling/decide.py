@@ -19,9 +19,18 @@ SAMPLES_MISSED = 3
 """Samples in a row that may fail before a window has a hole, and before the newest counts as old."""
 
 
+MOST_SAMPLES = 240
+"""A window holds no more: each decision looks at all of them, in the event loop."""
+
+
+def pace_of(autoscaling: Autoscaling) -> int:
+    """Seconds between two samples: the user's, or longer where the window would hold too many."""
+    return max(autoscaling.sample_seconds, -(-autoscaling.scale_down_stabilization_seconds // MOST_SAMPLES))
+
+
 def policy_of(autoscaling: Autoscaling) -> ScalingPolicy:
     """The policy `Seed` with the user's numbers. The schema has refused what would be none."""
-    window, gap = autoscaling.scale_down_stabilization_seconds, SAMPLES_MISSED * autoscaling.sample_seconds
+    window, gap = autoscaling.scale_down_stabilization_seconds, SAMPLES_MISSED * pace_of(autoscaling)
     return ScalingPolicy(
         min_replicas=autoscaling.min_replicas,
         max_replicas=autoscaling.max_replicas,

@@ -8,9 +8,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from bayplan.cluster.resources import Key
+from bayplan.planning.measurements import moment
 from bayplan.planning.scaling import ScalingPolicy
 from bayplan.reconcile.background import TaskTable
 from bayplan.reconcile.scaling.history import Answers, DemandHistory
@@ -111,4 +111,4 @@ class DemandSampler:
             self._shared.read(round_.gateways, max_age_seconds=FRESH_SHARE * sample_seconds),
         )
         answers = Answers(engines, gateways, round_.ready_seconds)
-        history.take(answers, round_.policy, now_seconds=Fraction(self._clock()))
+        history.take(answers, round_.policy, now_seconds=moment(self._clock()))
