@@ -35,11 +35,20 @@ class PrometheusServer:
     @classmethod
     @asynccontextmanager
     async def run(
-        cls, folder: Path, targets: Sequence[Target], *, scrape_seconds: float = 1.0, honor_labels: bool = False
+        cls,
+        folder: Path,
+        targets: Sequence[Target],
+        *,
+        port: int | None = None,
+        scrape_seconds: float = 1.0,
+        honor_labels: bool = False,
     ) -> AsyncIterator["PrometheusServer"]:
-        """Start a server whose files lie in `folder` and wait until it is ready. Raises MissingPrometheusError."""
+        """Start a server whose files lie in `folder`, at a free port unless it is given, and wait until it is ready.
+
+        Raises MissingPrometheusError.
+        """
         program = await ensure_prometheus()
-        (port,) = free_ports(1)
+        port = free_ports(1)[0] if port is None else port
         server = cls(url=f"http://{ADDRESS}:{port}")
         configuration = folder / "prometheus.yaml"
         every = f"{round(scrape_seconds * 1000)}ms"

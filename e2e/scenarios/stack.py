@@ -208,7 +208,12 @@ def roles() -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def stack_on(
-    cluster: Cluster, *, inventory: Path, limits: Mapping[str, float] | None = None, operators: int = 1
+    cluster: Cluster,
+    *,
+    inventory: Path,
+    limits: Mapping[str, float] | None = None,
+    telemetry: Mapping[str, Any] | None = None,
+    operators: int = 1,
 ) -> AsyncIterator[Stack]:
     """Run nodes and operators on an existing cluster for the length of the block."""
     await cluster.apply(REPOSITORY / "crds")
@@ -218,6 +223,7 @@ async def stack_on(
         yaml.safe_dump(
             {
                 "limits": {**QUICK_LIMITS, **(limits or {})},
+                "telemetry": dict(telemetry or {}),
                 "leaderElection": QUICK_ELECTION,
                 "listen": {"address": "127.0.0.1", "port": 0},
                 "logging": {"format": "console", "level": "INFO"},
@@ -263,11 +269,16 @@ async def stack_on(
 
 @asynccontextmanager
 async def stack(
-    *, name: str, inventory: Path, limits: Mapping[str, float] | None = None, operators: int = 1
+    *,
+    name: str,
+    inventory: Path,
+    limits: Mapping[str, float] | None = None,
+    telemetry: Mapping[str, Any] | None = None,
+    operators: int = 1,
 ) -> AsyncIterator[Stack]:
     """Run a whole system of its own for the length of the block; nodes count as lost after 4 s of silence."""
     async with (
         local_cluster(name=name, node_monitor_grace_seconds=4) as cluster,
-        stack_on(cluster, inventory=inventory, limits=limits, operators=operators) as running,
+        stack_on(cluster, inventory=inventory, limits=limits, telemetry=telemetry, operators=operators) as running,
     ):
         yield running

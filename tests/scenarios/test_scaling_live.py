@@ -3,11 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from bayplan.api import names
+from e2e.localcluster.ports import free_ports
+from e2e.prometheus import MissingPrometheusError, PrometheusServer, Target, ensure_prometheus
 from e2e.scenarios.audit import quiet_writes
 from e2e.scenarios.gatewaypod import complete, gateway_pod, start_gateway
 from e2e.scenarios.restart import PATH, model, pods_of
@@ -100,22 +104,67 @@ async def load(session: aiohttp.ClientSession, url: str) -> AsyncIterator[list[i
 NAME_SERVED = "small-served"
 
 
-async def test_replicas_follow_requests_and_leave_when_their_streams_have_ended() -> None:
+def autoscaled(**changes: Any) -> Json:
     manifest = model(NAME, replicas=0)
     del manifest["spec"]["replicas"]
-    manifest["spec"]["autoscaling"] = AUTOSCALING
+    manifest["spec"]["autoscaling"] = AUTOSCALING | changes
     manifest["spec"]["model"]["name"] = NAME_SERVED
     manifest["spec"]["drain"] = {"deadlineSeconds": 120}
-    async with stack(name="scaling", inventory=INVENTORIES / "demo.yaml") as system, aiohttp.ClientSession() as session:
+    return manifest
+
+
+@asynccontextmanager
+async def watched(system: Stack, manifest: Json) -> AsyncIterator[Watch]:
+    """Create the model and watch its status for the length of the block."""
+    await system.api.apply([manifest], namespace="default")
+    watch = Watch(system)
+    watching = asyncio.create_task(watch.run())
+    try:
+        yield watch
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_nothing_falls_while_prometheus_is_away_and_it_does_once_it_answers(tmp_path: Path) -> None:
+    try:
+        await ensure_prometheus()
+    except MissingPrometheusError as error:
+        pytest.skip(str(error))
+    (port,) = free_ports(1)
+    telemetry = {"prometheusUrl": f"http://127.0.0.1:{port}", "scrapeSeconds": 2}
+    async with (
+        stack(name="prometheus", inventory=INVENTORIES / "demo.yaml", telemetry=telemetry) as system,
+        watched(system, autoscaled(minReplicas=2)) as watch,
+    ):
+        await watch.until(desired=2, ready=2)
+        await system.api.patch(f"{PATH}/{NAME}", {"spec": {"autoscaling": {"minReplicas": 1}}})
+        away = ("False", "MetricsUnreachable")
+        await until(lambda: watch.condition("ScalingActive") == away, seconds=60, what="the outage in the condition")
+        await asyncio.sleep(WINDOW_SECONDS + 3 * AUTOSCALING["sampleSeconds"])
+        assert watch.desired == [2]
+
+        targets = [
+            Target(
+                f"{pod['status']['podIP']}:{names.ENGINE_PORT}",
+                {"namespace": "default", "pod": pod["metadata"]["name"]},
+            )
+            for pod in await pods_of(system.api, NAME)
+        ]
+        async with PrometheusServer.run(tmp_path, targets, port=port):
+            await watch.until(desired=1, ready=1)
+        assert watch.condition("ScalingActive") == ("True", "DemandKnown")
+        assert watch.desired == [2, 1]
+
+
+async def test_replicas_follow_requests_and_leave_when_their_streams_have_ended() -> None:
+    async with (
+        stack(name="scaling", inventory=INVENTORIES / "demo.yaml") as system,
+        aiohttp.ClientSession() as session,
+    ):
         url = await start_gateway(system.api, gateway_pod(system.cluster.kubeconfig_path))
-        await system.api.apply([manifest], namespace="default")
-        watch = Watch(system)
-        watching = asyncio.create_task(watch.run())
-        try:
+        async with watched(system, autoscaled()) as watch:
             await follow(system, session, url, watch)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
 
 
 async def follow(system: Stack, session: aiohttp.ClientSession, url: str, watch: Watch) -> None:
