@@ -1,4 +1,5 @@
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -7,6 +8,7 @@ import pytest
 from bayplan.cluster.errors import AlreadyExists, Forbidden, LeaseLost, TooManyRequests
 from bayplan.cluster.events import (
     MAX_NOTE,
+    MAX_NOTES,
     MAX_QUEUED,
     MAX_REMEMBERED,
     SERIES_SECONDS,
@@ -93,7 +95,7 @@ async def test_repeats_are_counted_in_a_series_and_written_once_a_minute(rig: Ri
 async def test_the_same_reason_after_the_window_is_a_new_event(rig: Rig, gap: float, events: int) -> None:
     rig.recorder.record(subject(), "Normal", "Placed", "on n1")
     await rig.clock.advance(gap)
-    rig.recorder.record(subject(), "Normal", "Placed", "on n2")
+    rig.recorder.record(subject(), "Normal", "Placed", "on n1")
     await settle()
     assert len(rig.events()) == events
 
@@ -122,6 +124,29 @@ async def test_long_names_and_notes_fit(rig: Rig) -> None:
     assert len(event["metadata"]["name"]) == 253
     assert len(event["note"]) == MAX_NOTE
     assert event["note"].endswith("…")
+
+
+async def test_another_note_is_another_event_and_is_logged(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    for note in ("code 1 (Error)", "code 137 (OOMKilled)", "code 1 (Error)"):
+        rig.recorder.record(subject(), "Warning", "EngineFailed", note)
+    await settle()
+    assert sorted(event["note"] for event in rig.events()) == ["code 1 (Error)", "code 137 (OOMKilled)"]
+    assert caplog.text.count("EngineFailed: code 1 (Error)") == 1
+    assert caplog.text.count("EngineFailed: code 137 (OOMKilled)") == 1
+
+
+async def test_notes_beyond_ten_are_counted_with_the_last_until_the_window_has_passed(rig: Rig) -> None:
+    for number in range(MAX_NOTES + 5):
+        rig.recorder.record(subject(), "Warning", "EngineFailed", f"note {number}")
+    await rig.clock.advance(SERIES_SECONDS + 1)
+    assert len(rig.events()) == MAX_NOTES
+    (counted,) = [event for event in rig.events() if "series" in event]
+    assert (counted["note"], counted["series"]["count"]) == (f"note {MAX_NOTES - 1}", 6)
+    await rig.clock.advance(WINDOW_SECONDS)
+    rig.recorder.record(subject(), "Warning", "EngineFailed", "news")
+    await settle()
+    assert "news" in [event["note"] for event in rig.events()]
 
 
 async def test_an_event_whose_answer_was_lost_is_not_dropped(rig: Rig) -> None:

@@ -1,4 +1,8 @@
-"""Events for people: one per change of (object, reason), repeats within a window counted in its series.
+"""Events for people: one per fact about an object, repeats within a window counted in its series.
+
+What differs in its note is another fact: a second crash with another exit code is worth as much as the first. Ten
+notes of one reason are told apart in a window; what comes then is counted with the last of them. Each new fact is
+logged as well, for those who read logs and not events.
 
 Recording never waits and never fails a reconcile: it fills a bounded queue that one task empties. What does not fit,
 or is refused, is dropped and counted.
@@ -22,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 MAX_QUEUED = 1000
 MAX_REMEMBERED = 2048
+MAX_NOTES = 10
+"""Different notes of one object and reason in a window, as many as Kubernetes' own recorder tells apart."""
 WINDOW_SECONDS = 600.0
 SERIES_SECONDS = 60.0
 """A growing series is written at most this often."""
@@ -40,9 +46,14 @@ class Subject:
     uid: str
 
 
+_Kind = tuple[str, str, str]
+"""Object's uid, type, reason."""
+
+
 @dataclass(slots=True)
 class _Entry:
-    identity: tuple[str, str, str]
+    kind: _Kind
+    note: str
     namespace: str
     name: str
     body: Json | None
@@ -73,37 +84,44 @@ class EventRecorder:
         self._instance = instance[:128]
         self._clock = clock or SystemClock()
         self._now = now
-        self._entries: OrderedDict[tuple[str, str, str], _Entry] = OrderedDict()
+        self._entries: OrderedDict[_Kind, dict[str, _Entry]] = OrderedDict()
+        """By kind and note."""
         self._queue: deque[_Entry] = deque()
         self._wake = asyncio.Event()
 
     def record(self, subject: Subject, type_: EventType, reason: str, note: str, *, action: str = "Reconcile") -> None:
         """Record that `reason` holds for `subject`. Never blocks, never raises.
 
-        Call it when a reason changes; the same reason for the same object again within ten minutes only counts up.
+        The same reason and note for the same object again within ten minutes only counts up.
         """
         now = self._clock.time()
-        identity = (subject.uid, type_, reason)
-        entry = self._entries.get(identity)
-        if entry is not None and now - entry.last_at < WINDOW_SECONDS:
-            self._entries.move_to_end(identity)
+        kind = (subject.uid, type_, reason)
+        entries = self._entries.setdefault(kind, {})
+        self._entries.move_to_end(kind)
+        for old in [note for note, entry in entries.items() if now - entry.last_at >= WINDOW_SECONDS]:
+            del entries[old]
+        entry = entries.get(note)
+        if entry is None and len(entries) >= MAX_NOTES:
+            entry = next(reversed(entries.values()))
+        if entry is not None:
             entry.count += 1
             entry.last_at = now
             return
+        logger.info("%s %s: %s: %s", subject.resource.kind, subject.key, reason, note)
         if len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
             return
         stamp = self._stamp()
-        digest = blake2b(f"{identity} {stamp}".encode(), digest_size=8).hexdigest()
+        digest = blake2b(f"{kind} {note} {stamp}".encode(), digest_size=8).hexdigest()
         entry = _Entry(
-            identity=identity,
+            kind=kind,
+            note=note,
             namespace=subject.key.namespace or "default",
             name=f"{subject.key.name[: MAX_NAME - 17]}.{digest}",
             body=self._body(subject, type_, reason, note, action=action, stamp=stamp),
             last_at=now,
         )
-        self._entries[identity] = entry
-        self._entries.move_to_end(identity)
+        entries[note] = entry
         while len(self._entries) > MAX_REMEMBERED:
             self._entries.popitem(last=False)
         self._queue.append(entry)
@@ -135,7 +153,7 @@ class EventRecorder:
 
     def _queue_grown_series(self) -> None:
         now = self._clock.time()
-        for entry in self._entries.values():
+        for entry in (entry for entries in self._entries.values() for entry in entries.values()):
             grown = entry.count > entry.written_count
             if grown and not entry.queued and now - entry.written_at >= SERIES_SECONDS:
                 entry.queued = True
@@ -156,9 +174,10 @@ class EventRecorder:
         except (ApiError, LeaseLost) as error:
             # Not worth a second try: the next time it happens is a new event.
             self.dropped += 1
-            if self._entries.get(entry.identity) is entry:
-                del self._entries[entry.identity]
-            logger.info("event %s not written: %s", entry.identity[2], error)
+            entries = self._entries.get(entry.kind, {})
+            if entries.get(entry.note) is entry:
+                del entries[entry.note]
+            logger.info("event %s not written: %s", entry.kind[2], error)
             await sleep(self._clock, getattr(error, "retry_after", None) or 0.0)
             return
         entry.written_count = 1 if entry.body is not None else count
