@@ -37,6 +37,8 @@ from tests.reconcile.engines import FakeMetrics
 
 BASE = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 RETRY_SECONDS = 1.0
+HOME = "system"
+"""The operator's own namespace."""
 
 
 def wall_clock(clock: FakeClock) -> Callable[[], datetime]:
@@ -122,7 +124,7 @@ class Operator:
             children=ChildWriter(port, services=services, budgets=budgets, revisions=revisions),
             engine=engine,
             metrics=metrics or FakeMetrics(clock.time),
-            gateways=Gateways(leases, self.pods, clock=clock.time),
+            gateways=Gateways(leases, self.pods, home=HOME, clock=clock.time),
             events=self.events,
             settings=settings or ReconcileSettings(),
             now=now,

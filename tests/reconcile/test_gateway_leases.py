@@ -18,9 +18,11 @@ Json = dict[str, Any]
 NAMESPACE = "system"
 
 
-def lease(name: str = "gateway-0", *, uid: str = "g0", draining: Any = None, **spec: Any) -> Json:
+def lease(
+    name: str = "gateway-0", *, namespace: str = NAMESPACE, uid: str = "g0", draining: Any = None, **spec: Any
+) -> Json:
     labels = {names.LABEL_GATEWAY: uid}
-    meta: Json = {"namespace": NAMESPACE, "name": name, "uid": f"lease of {name}", "labels": labels}
+    meta: Json = {"namespace": namespace, "name": name, "uid": f"lease of {name}", "labels": labels}
     if draining is not None:
         meta["annotations"] = {names.ANNOTATION_DRAINING_PODS: draining}
     return {"metadata": meta, "spec": {"holderIdentity": name, "leaseDurationSeconds": 15, **spec}}
@@ -35,7 +37,7 @@ class Bench:
     def __init__(self) -> None:
         self.clock, self.api = FakeClock(), FakeApi()
         self.leases, self.pods = gateway_store(), pod_store()
-        self.gateways = Gateways(self.leases, self.pods, clock=self.clock.time)
+        self.gateways = Gateways(self.leases, self.pods, home=NAMESPACE, clock=self.clock.time)
 
     def renew(self, body: Json) -> None:
         self.leases.put(view_gateway(self.api.seed(LEASES, body)))
@@ -53,7 +55,7 @@ def test_a_gateway_is_asked_at_the_address_of_its_pod_alone(bench: Bench) -> Non
     bench.renew(lease(address="10.9.9.9"))
     bench.run(gateway_pod())
 
-    assert bench.gateways.live() == [GatewaySource("g0", NAMESPACE, "gateway-0", "10.1.0.1")]
+    assert bench.gateways.live("team") == [GatewaySource("g0", NAMESPACE, "gateway-0", "10.1.0.1")]
 
 
 @pytest.mark.parametrize(("seconds", "live"), [(15, 1), (15.001, 0)])
@@ -66,7 +68,7 @@ def test_it_lives_for_the_duration_of_its_lease_after_we_last_heard_of_it(
     bench.renew(lease(renewTime="2019-01-01T00:00:00Z"))
     bench.clock.jump(seconds)
 
-    assert len(bench.gateways.live()) == live
+    assert len(bench.gateways.live("team")) == live
 
 
 @pytest.mark.parametrize(
@@ -76,41 +78,41 @@ def test_a_gateway_whose_pod_has_ended_or_is_another_is_not_waited_for(bench: Be
     bench.renew(lease())
     bench.run(pod)
 
-    assert bench.gateways.live() == []
-    assert bench.gateways.acknowledged("e1")
+    assert bench.gateways.live("team") == []
+    assert bench.gateways.acknowledged("team", "e1")
 
 
 def test_a_gateway_whose_pod_is_not_known_yet_has_no_address_and_is_waited_for(bench: Bench) -> None:
     bench.renew(lease())
 
-    assert [one.address for one in bench.gateways.live()] == [""]
-    assert not bench.gateways.acknowledged("e1")
+    assert [one.address for one in bench.gateways.live("team")] == [""]
+    assert not bench.gateways.acknowledged("team", "e1")
 
 
 @pytest.mark.parametrize("changes", [{"holderIdentity": ""}, {"holderIdentity": None}])
 def test_a_lease_that_was_given_up_is_nobodys(bench: Bench, changes: Json) -> None:
     bench.renew(lease(**changes))
 
-    assert bench.gateways.live() == []
+    assert bench.gateways.live("team") == []
 
 
 def test_every_live_gateway_must_have_acknowledged(bench: Bench) -> None:
-    assert bench.gateways.acknowledged("e1"), "without a gateway nobody routes"
+    assert bench.gateways.acknowledged("team", "e1"), "without a gateway nobody routes"
     for number, draining in enumerate((["e1", "e2"], ["e1"])):
         bench.renew(lease(f"gateway-{number}", uid=f"g{number}", draining=json.dumps(draining)))
         bench.run(gateway_pod(f"gateway-{number}", uid=f"g{number}"))
 
-    assert bench.gateways.acknowledged("e1")
-    assert not bench.gateways.acknowledged("e2")
+    assert bench.gateways.acknowledged("team", "e1")
+    assert not bench.gateways.acknowledged("team", "e2")
     bench.leases.discard(Key(NAMESPACE, "gateway-1"), bench.leases.get(Key(NAMESPACE, "gateway-1")).uid, 10**9)  # type: ignore[union-attr]
-    assert bench.gateways.acknowledged("e2")
+    assert bench.gateways.acknowledged("team", "e2")
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "null", '"e1"', 7])
 def test_what_is_no_list_acknowledges_nothing(bench: Bench, text: Any) -> None:
     bench.renew(lease(draining=text))
 
-    assert not bench.gateways.acknowledged("e1")
+    assert not bench.gateways.acknowledged("team", "e1")
 
 
 @pytest.mark.parametrize("duration", [0, -1, None, "15", 10**9])
@@ -119,7 +121,7 @@ def test_a_duration_that_is_none_is_short_and_one_without_end_is_cut(bench: Benc
     bench.run(gateway_pod())
     bench.clock.jump(61)
 
-    assert bench.gateways.live() == []
+    assert bench.gateways.live("team") == []
 
 
 def test_pods_are_projected_with_their_address() -> None:
@@ -127,3 +129,12 @@ def test_pods_are_projected_with_their_address() -> None:
     raw["metadata"]["resourceVersion"] = "5"
 
     assert view_pod(raw).address == "10.1.0.1"
+
+
+def test_a_gateway_in_a_teams_namespace_speaks_for_that_teams_models_alone(bench: Bench) -> None:
+    bench.renew(lease(namespace="team"))
+
+    assert len(bench.gateways.live("team")) == 1
+    assert bench.gateways.live("other") == []
+    assert not bench.gateways.acknowledged("team", "e1")
+    assert bench.gateways.acknowledged("other", "e1")

@@ -95,7 +95,8 @@ async def test_a_ready_model_says_so_in_every_condition_with_numbers() -> None:
     status = cluster.status(key)
     assert status["gpus"] == 2
     assert status["revisions"]["serving"] == [status["revisions"]["target"]]
-    assert status["selector"] == "bayplan.dev/model=llama,bayplan.dev/rank=0"
+    uid = cluster.pods()[0]["metadata"]["ownerReferences"][0]["uid"]
+    assert status["selector"] == f"bayplan.dev/model=llama,bayplan.dev/model-uid={uid},bayplan.dev/rank=0"
 
 
 async def test_groups_are_spread_over_zones() -> None:

@@ -16,7 +16,7 @@ from bayplan.cluster.errors import (
     Unreachable,
 )
 from bayplan.cluster.resources import PODS, RESOURCE_QUOTAS, SERVICES, Key, Resource
-from bayplan.reconcile.reserve import QUOTA_RETRY_SECONDS
+from bayplan.reconcile.reserve import MOST_NAMES_TRIED, QUOTA_RETRY_SECONDS
 from tests.reconcile.world import NAMESPACE, TWO_NODES, World
 
 Json = dict[str, Any]
@@ -235,16 +235,29 @@ def stranger(name: str, **metadata: Any) -> Json:
     }
 
 
-async def test_a_pod_name_that_somebody_else_has_is_said_and_waited_for() -> None:
+async def test_a_pod_name_that_somebody_else_has_is_left_alone_and_the_next_one_taken() -> None:
     cluster = world()
     key = cluster.add_model()
     name = cluster.head_name(key)
     before = cluster.api.seed(PODS, stranger(name))
     await cluster.run()
-    assert f"the name {name} is taken by another pod or plan" in message(cluster, key, "Placed")
-    assert cluster.api.objects(PODS) == [before]
-    cluster.api.remove(PODS, Key(NAMESPACE, name))
-    await cluster.advance(2)
+    assert before in cluster.api.objects(PODS)
+    assert cluster.status(key)["readyReplicas"] == 1
+    (group,) = cluster.status(key)["placement"]["groups"]
+    assert group["name"] == cluster.head_name(key, attempt=1).removesuffix("-0")
+    assert [verb for verb, plural, at in cluster.writes() if plural == "pods" and at.name == name] == []
+
+
+async def test_names_that_are_all_taken_are_said_and_tried_again_seldom() -> None:
+    cluster = world()
+    key = cluster.add_model()
+    for attempt in range(MOST_NAMES_TRIED):
+        cluster.api.seed(PODS, stranger(cluster.head_name(key, attempt=attempt)))
+    await cluster.run()
+    assert cluster.reason(key, "Placed") == ("False", "AdmissionDenied")
+    assert f"{cluster.head_name(key)} exists and is not owned by this model" in message(cluster, key, "Placed")
+    cluster.api.remove(PODS, Key(NAMESPACE, cluster.head_name(key, attempt=3)))
+    await cluster.advance(31)
     assert cluster.status(key)["readyReplicas"] == 1
 
 

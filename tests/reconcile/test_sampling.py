@@ -174,4 +174,5 @@ async def test_a_gateway_that_was_not_read_yet_is_read_at_once() -> None:
     found = await shared.read([GATEWAY, other], max_age_seconds=5)
 
     assert set(found) == {"g1", "g2"}
+    assert port.gateway_reads == [["g1"], ["g2"]], "models with other gateways do not read each other's anew"
     assert await shared.read([], max_age_seconds=5) == {}

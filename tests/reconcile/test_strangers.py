@@ -76,7 +76,9 @@ async def test_an_edited_reservation_is_reported_and_its_group_replaced(edit: Ca
     cluster.edit_pod(pod, edit)
     await cluster.run()
     assert cluster.operator.errors == []
-    told = [event.message for event in cluster.operator.events.emitted if event.reason == "Reserving"]
+    told = [
+        event.message for event in cluster.operator.events.emitted if event.reason == "GroupBroken" and event.warning
+    ]
     defects = ("unreadable", "rank 0 is missing", "not those of one plan")
     assert len([message for message in told if any(defect in message for defect in defects)]) == 1
     cluster.dead_nodes.clear()

@@ -33,7 +33,7 @@ class Bench:
         options: dict[str, Any] = {"now": now, "sleep": lambda seconds: sleep(self.clock, seconds)}
         self.warm = WarmupTracker(self.engine, **options)
         self.acknowledged = True
-        self.drain = DrainTracker(self.engine, acknowledged=lambda _: self.acknowledged, **options)
+        self.drain = DrainTracker(self.engine, acknowledged=lambda *_: self.acknowledged, **options)
 
     def changed(self) -> None:
         self.changes += 1

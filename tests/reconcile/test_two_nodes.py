@@ -62,7 +62,10 @@ async def test_a_headless_service_names_ranks_before_they_are_ready() -> None:
     assert set(services) == {"llama", "llama-ranks"}
     assert services["llama-ranks"]["clusterIP"] == "None"
     assert services["llama-ranks"]["publishNotReadyAddresses"] is True
-    assert services["llama"]["selector"] == {names.LABEL_MODEL: "llama", names.LABEL_RANK: "0"}
+    labels = cluster.pods()[0]["metadata"]["labels"]
+    chosen = (names.LABEL_MODEL, names.LABEL_MODEL_UID, names.LABEL_RANK)
+    assert services["llama"]["selector"] == {label: labels[label] for label in chosen}
+    assert services["llama-ranks"]["selector"] == {label: labels[label] for label in chosen[:2]}
 
 
 async def test_every_rank_is_marked_warm_on_its_own_container_and_the_budget_covers_both() -> None:
@@ -267,3 +270,13 @@ async def test_a_node_that_comes_back_ends_the_stale_pod_and_changes_nothing_els
     assert set(cluster.pod_names()) == serving_pods
     assert cluster.status(key)["readyReplicas"] == 1
     assert len(cluster.status(key)["placement"]["groups"]) == 1
+
+
+async def test_what_is_left_of_a_lost_group_is_not_looked_at_again_and_again() -> None:
+    """The head stays Terminating on the lost node, without its other rank; only an event can change anything."""
+    cluster, key = await serving(nodes=2)
+    cluster.lose_node("n1")
+    await cluster.advance(240)
+    assert [pod["spec"]["nodeName"] for pod in cluster.pods()] == ["n1"]
+    wait = cluster.operator.requeue_after[key]
+    assert wait is None or wait >= 1

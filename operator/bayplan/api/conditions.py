@@ -54,6 +54,7 @@ class Reason(StrEnum):
     ADMISSION_DENIED = "AdmissionDenied"
     RESERVING = "Reserving"
     UNSCHEDULABLE = "Unschedulable"
+    GROUP_BROKEN = "GroupBroken"
     BLOCKED = "Blocked"
     # Warm
     WARM = "Warm"
@@ -61,6 +62,7 @@ class Reason(StrEnum):
     WARMUP_FAILED = "WarmupFailed"
     ENGINE_FAILED = "EngineFailed"
     IMAGE_PULL_ERROR = "ImagePullError"
+    CONTAINER_NOT_STARTED = "ContainerNotStarted"
     NOTHING_TO_WARM = "NothingToWarm"
     # ScalingActive
     DEMAND_KNOWN = "DemandKnown"

@@ -17,6 +17,8 @@ INFERENCEMODEL_PLURAL: Final = "inferencemodels"
 # --- labels on the children of an InferenceModel -------------------------------------------------------------------
 LABEL_MODEL: Final = f"{GROUP}/model"
 """Name of the InferenceModel. A hint for selectors only: ownership is the controller ownerReference's uid."""
+LABEL_MODEL_UID: Final = f"{GROUP}/model-uid"
+"""Uid of the model: what tells its pods from others that bear the same labels, or bore them before."""
 LABEL_REVISION: Final = f"{GROUP}/revision"
 """Revision hash of the spec fields that can change an answer or its cost. Never changes on a living pod."""
 LABEL_TEMPLATE: Final = f"{GROUP}/template"

@@ -105,6 +105,12 @@ REASON_HELP: Final = MappingProxyType(
             means="The scheduler did not bind a released group within the limit; the group is planned again.",
             do="Read the scheduler's reason in the message; something changed on the node after the decision.",
         ),
+        Reason.GROUP_BROKEN: _help(
+            _T.PLACED,
+            means="A group's pods contradict its reservation (an event only); the group is deleted and planned again.",
+            do="Find out who edited or deleted the pod that the message names: annotations and labels of "
+            "`bayplan.dev` are the operator's.",
+        ),
         Reason.BLOCKED: _help(
             _T.PLACED,
             means="Replicas wait for what another condition says, such as Accepted or MemoryFit.",
@@ -128,6 +134,11 @@ REASON_HELP: Final = MappingProxyType(
             _T.WARM,
             means="A node cannot pull the engine image.",
             do="Check `engine.image` and `template.imagePullSecrets`.",
+        ),
+        Reason.CONTAINER_NOT_STARTED: _help(
+            _T.WARM,
+            means="A node cannot start the engine's container; the GPUs stay reserved until the load deadline.",
+            do="Read the node's message: mostly a Secret or ConfigMap that `template` names does not exist.",
         ),
         Reason.NOTHING_TO_WARM: _help(_T.WARM, means="No replica has a place yet."),
         Reason.DEMAND_KNOWN: _help(

@@ -255,7 +255,7 @@ def _stage(draft: _Draft, now: datetime, limits: GroupLimits) -> _Verdict:  # no
         return Stage.DRAINING, head.draining_since or head.created, "", None
     defect = _defect(draft, now, limits)
     if defect is not None:
-        return Stage.FAILED, head.created, _defect_text(defect, head), defect
+        return Stage.FAILED, head.created, _defect_text(defect, members), defect
     if draft.missing or any(m.gated for m in members):
         return Stage.RESERVED, head.created, "", None
     unbound = [m for m in members if m.node is None]
@@ -302,8 +302,11 @@ def _plan_of(member: Member) -> tuple[str, str, str]:
     return member.plan_id, member.revision, member.template
 
 
-def _defect_text(defect: Defect, head: Member) -> str:
-    return f"{defect.value}: {head.assignment_error}" if head.assignment_error else defect.value
+def _defect_text(defect: Defect, members: tuple[Member, ...]) -> str:
+    cause = members[0].assignment_error
+    if defect is Defect.UNCONFIRMED:
+        cause = next((m.scheduling_message for m in members if m.node is None and m.scheduling_message), cause)
+    return f"{defect.value}: {cause}" if cause else defect.value
 
 
 def _waiting(member: Member) -> str:

@@ -168,7 +168,8 @@ class InferenceModelReconciler:
         if isinstance(known.parsed, list):
             standing = Standing(view)
             message = summarize(known.parsed)
-            status = invalid_status(message, standing.status, generation=view.generation, now=self._now())
+            groups = self._fleet.groups_of(view.uid, self._settings.group_limits)
+            status = invalid_status(message, standing.status, groups, generation=view.generation, now=self._now())
             await self._statuses.write(standing, status)
             return Result()
         return await self._act(Standing(view), known, known.parsed)
@@ -205,7 +206,7 @@ class InferenceModelReconciler:
             self._events.emit(view, reason=reason, message=message, warning=is_warning(reason))
         self._report_strangers(view)
         status = self._status(standing, wish, work)
-        if status.pending_replicas:
+        if status.pending_replicas or work.findings.blocker is not None:
             self._pending.add(view.key)
         else:
             self._pending.discard(view.key)
@@ -234,7 +235,7 @@ class InferenceModelReconciler:
     def _status(self, standing: Standing, wish: Wish, work: ModelPass) -> InferenceModelStatus:
         view = standing.view
         situation = Situation(
-            name=view.key.name,
+            model=view.identity,
             generation=view.generation,
             spec=wish.spec,
             target=wish.target,

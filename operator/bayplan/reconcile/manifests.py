@@ -85,6 +85,7 @@ def pod(
         annotations[names.ANNOTATION_ASSIGNMENT] = assignment.to_json()
         annotations[names.ANNOTATION_ADMISSION] = bounds.to_json()
     labels = common_labels(model, "engine") | {
+        names.LABEL_MODEL_UID: model.uid,
         names.LABEL_REVISION: assignment.revision,
         names.LABEL_TEMPLATE: assignment.template,
         names.LABEL_GROUP: assignment.group,
@@ -258,15 +259,21 @@ def _template_details(spec: InferenceModelSpec) -> Json:
     return details
 
 
+def head_selector(model: ModelIdentity) -> dict[str, str]:
+    """Labels of the heads of the model's groups. The uid is in them: a name alone is anybody's to write on a pod."""
+    return {names.LABEL_MODEL: model.name, names.LABEL_MODEL_UID: model.uid, names.LABEL_RANK: "0"}
+
+
 def model_service(model: ModelIdentity) -> Json:
     """Service over the heads of the model's groups, for clients that do without the gateway."""
-    return _service(model, model.name, selector={names.LABEL_RANK: "0"}, extra={})
+    return _service(model, model.name, selector=head_selector(model), extra={})
 
 
 def ranks_service(model: ModelIdentity) -> Json:
     """Headless service for rank names; publishes addresses before readiness, since ranks meet while they load."""
     extra = {"clusterIP": "None", "publishNotReadyAddresses": True}
-    return _service(model, ranks_service_name(model.name), selector={}, extra=extra)
+    selector = {names.LABEL_MODEL: model.name, names.LABEL_MODEL_UID: model.uid}
+    return _service(model, ranks_service_name(model.name), selector=selector, extra=extra)
 
 
 def _service(model: ModelIdentity, name: str, *, selector: Mapping[str, str], extra: Json) -> Json:
@@ -280,7 +287,7 @@ def _service(model: ModelIdentity, name: str, *, selector: Mapping[str, str], ex
             "ownerReferences": [owner_reference(model)],
         },
         "spec": {
-            "selector": {names.LABEL_MODEL: model.name, **selector},
+            "selector": dict(selector),
             "ports": [{"name": "http", "port": names.ENGINE_PORT, "targetPort": names.ENGINE_PORT}],
             **extra,
         },

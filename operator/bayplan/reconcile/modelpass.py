@@ -8,7 +8,7 @@ from bayplan.api.inferencemodel_status import Stage
 from bayplan.cluster.errors import ApiError
 from bayplan.cluster.resources import Key
 from bayplan.planning.measurements import Measured, Unknown
-from bayplan.planning.members import Group
+from bayplan.planning.members import Defect, Group
 from bayplan.planning.replicas import ALIVE, Actions, decide
 from bayplan.reconcile.background import run_all
 from bayplan.reconcile.children import NameTakenError
@@ -74,6 +74,9 @@ class ModelPass:
         else:
             waits.append(0.0)
         self.groups = self._look()
+        bound = [g for g in self.groups if g.stage in (Stage.WARMING, Stage.READY)]
+        if len(bound) >= self._wish.target.replicas:
+            self._tools.unconfirmed.pop(self._wish.model.uid, None)
         self._note_waits(self.groups)
 
     def _look(self) -> tuple[Group, ...]:
@@ -82,7 +85,10 @@ class ModelPass:
     async def _step(self, actions: Actions) -> bool:
         moved = False
         for removal in actions.remove:
-            moved |= await self._remove(removal.group, removal.reason)
+            removed = await self._remove(removal.group, removal.reason)
+            if removed and removal.group.defect is Defect.UNCONFIRMED:
+                self._reserver.unconfirmed(removal.group)
+            moved |= removed
         for group in actions.drain:
             await self._tools.groups.mark_draining(group)
             moved = True
@@ -155,6 +161,7 @@ class ModelPass:
             )
             seen = self._tools.warmups.observe(group)
             if seen is None:
+                moved |= await self._limit_start(group)
                 continue
             if seen.outcome is Outcome.SUCCEEDED and all(m.container_id for m in group.members):
                 await self._tools.groups.mark_warm(group)
@@ -164,6 +171,21 @@ class ModelPass:
                 self.findings.notes.append((Reason.WARMUP_FAILED, f"{group.name}: {seen.message}"))
                 moved = True
         return moved
+
+    async def _limit_start(self, group: Group) -> bool:
+        """Give up a group whose container does not even start: its GPUs are somebody's who could use them."""
+        head, limit = group.head, self._wish.spec.warmup.load_deadline_seconds
+        if head.container_id is not None:
+            return False
+        bound = head.ungated_at or head.created
+        left = limit - (self._tools.now() - bound).total_seconds()
+        if left > 0:
+            self.findings.waits.append(left + 0.1)
+            return False
+        message = f"the container did not start within {limit} s: {group.message or 'the node says nothing'}"
+        await self._tools.groups.mark_warmup_failed(group, message)
+        self.findings.notes.append((Reason.WARMUP_FAILED, f"{group.name}: {message}"))
+        return True
 
     # --- children and timers ---------------------------------------------------------------------------------------
 
@@ -180,7 +202,7 @@ class ModelPass:
             age = (now - group.since).total_seconds()
             if group.stage is Stage.BINDING:
                 self.findings.waits.append(max(0.0, limits.confirm_seconds - age) + 0.1)
-            elif group.missing_ranks:
+            elif group.stage is Stage.RESERVED and group.missing_ranks:
                 self.findings.waits.append(max(0.0, limits.incomplete_seconds - age) + 0.1)
             for name in {member.node for member in group.members if member.node is not None}:
                 wait = self._tools.fleet.next_node_change_seconds(name)
@@ -188,9 +210,12 @@ class ModelPass:
                     self.findings.waits.append(wait + 0.05)
 
 
+_REASONS_OF_DEFECTS = {Defect.INCOMPLETE: Reason.RESERVING, Defect.UNCONFIRMED: Reason.UNSCHEDULABLE}
+
+
 def _reason_of_removal(group: Group) -> Reason:
     if group.defect is not None:
-        return Reason.RESERVING
+        return _REASONS_OF_DEFECTS.get(group.defect, Reason.GROUP_BROKEN)
     if group.stage is Stage.FAILED:
         return Reason.WARMUP_FAILED if group.head.warmup_failed else Reason.ENGINE_FAILED
     return Reason.DRAINING

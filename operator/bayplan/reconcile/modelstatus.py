@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from bayplan.api import names
 from bayplan.api.autoscaling import ScalingStatus
 from bayplan.api.conditions import ConditionType, Reason, Status, merge_conditions
 from bayplan.api.inferencemodel import InferenceModelSpec
@@ -19,11 +18,22 @@ from bayplan.api.inferencemodel_status import (
 from bayplan.api.meta import rfc3339
 from bayplan.planning.members import Group
 from bayplan.planning.replicas import ALIVE, Target
+from bayplan.reconcile.manifests import ModelIdentity, head_selector
 from bayplan.reconcile.plan import ModelPlan
 from bayplan.reconcile.warmup import WarmupObservation
 
 Verdict = tuple[ConditionType, Status, Reason, str]
-PULL_ERRORS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+START_PROBLEMS = {
+    **dict.fromkeys(
+        ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"),
+        Reason.IMAGE_PULL_ERROR,
+    ),
+    **dict.fromkeys(
+        ("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CreatePodSandboxError"),
+        Reason.CONTAINER_NOT_STARTED,
+    ),
+}
+"""A waiting container's reasons, as a kubelet gives them, that do not pass by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Blocker:
 class Situation:
     """Everything that the status is made from."""
 
-    name: str
+    model: ModelIdentity
     generation: int
     spec: InferenceModelSpec
     target: Target
@@ -90,8 +100,6 @@ def build_status(situation: Situation, previous: InferenceModelStatus, *, now: d
         moving=sum(1 for g in alive if _nodes_of(g) & situation.moving_nodes),
     )
     verdicts = _verdicts(situation, counts, alive)
-    shown = sorted(groups, key=lambda g: g.name)[:MAX_GROUPS_SHOWN]
-    holding = [g for g in groups if g.assignment is not None and g.stage in (*ALIVE, Stage.DRAINING)]
     return InferenceModelStatus(
         observed_generation=situation.generation,
         replicas=counts.alive,
@@ -100,12 +108,12 @@ def build_status(situation: Situation, previous: InferenceModelStatus, *, now: d
         warming_replicas=counts.warming,
         ready_replicas=counts.ready,
         draining_replicas=counts.draining,
-        gpus=sum(rank.gpus for g in holding if g.assignment is not None for rank in g.assignment.ranks),
-        selector=f"{names.LABEL_MODEL}={situation.name},{names.LABEL_RANK}=0",
+        gpus=_gpus_held(groups),
+        selector=",".join(f"{key}={value}" for key, value in head_selector(situation.model).items()),
         parallelism=situation.plan.parallelism_status(),
         memory=situation.plan.memory_status(),
         placement=PlacementStatus(
-            groups=tuple(_group_status(g, situation.warming.get(g.name)) for g in shown),
+            groups=_groups_shown(groups, situation.warming),
             pending_reason=situation.blocker.message[:1024] if situation.blocker and counts.pending else "",
         ),
         scaling=situation.scaling,
@@ -119,16 +127,42 @@ def build_status(situation: Situation, previous: InferenceModelStatus, *, now: d
 
 
 def invalid_status(
-    message: str, previous: InferenceModelStatus, *, generation: int, now: datetime
+    message: str, previous: InferenceModelStatus, groups: Sequence[Group], *, generation: int, now: datetime
 ) -> InferenceModelStatus:
-    """Return the status of a spec that cannot be acted on: what runs keeps running and stays visible."""
+    """Return the status of a spec that cannot be acted on: what runs keeps running, and is shown as it is.
+
+    What the last accepted spec asked for and how it was planned stay as they were.
+    """
     verdicts: list[Verdict] = [
         (ConditionType.ACCEPTED, "False", Reason.INVALID_SPEC, message),
-        (ConditionType.READY, "False", Reason.NOT_READY, "the spec is not accepted"),
+        (ConditionType.READY, "False", Reason.INVALID_SPEC, f"the spec is not accepted: {message}"),
         (ConditionType.STALLED, "True", Reason.INVALID_SPEC, message),
     ]
-    conditions = merge_conditions(previous.conditions, verdicts, generation=generation, now=now)
-    return previous.model_copy(update={"observed_generation": generation, "conditions": conditions})
+    alive = [g for g in groups if g.stage in ALIVE and g.defect is None]
+    ready = sum(1 for g in alive if g.stage is Stage.READY)
+    return previous.model_copy(
+        update={
+            "observed_generation": generation,
+            "replicas": len(alive),
+            "pending_replicas": max(0, (previous.desired_replicas or 0) - len(alive)),
+            "warming_replicas": len(alive) - ready,
+            "ready_replicas": ready,
+            "draining_replicas": sum(1 for g in groups if g.stage is Stage.DRAINING),
+            "gpus": _gpus_held(groups),
+            "placement": PlacementStatus(groups=_groups_shown(groups, {})),
+            "conditions": merge_conditions(previous.conditions, verdicts, generation=generation, now=now),
+        }
+    )
+
+
+def _gpus_held(groups: Sequence[Group]) -> int:
+    holding = (g for g in groups if g.stage in (*ALIVE, Stage.DRAINING))
+    return sum(rank.gpus for g in holding if g.assignment is not None for rank in g.assignment.ranks)
+
+
+def _groups_shown(groups: Sequence[Group], warming: Mapping[str, WarmupObservation]) -> tuple[GroupStatus, ...]:
+    shown = sorted(groups, key=lambda g: g.name)[:MAX_GROUPS_SHOWN]
+    return tuple(_group_status(g, warming.get(g.name)) for g in shown)
 
 
 def _nodes_of(group: Group) -> set[str]:
@@ -232,13 +266,14 @@ def _warm(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Verd
         attempt = f"attempt {worst.attempt + 1}"
         return kind, "False", reason, f"group {worst.name} ({attempt}): {worst.message}"
     waiting = [g for g in alive if g.stage is not Stage.READY]
-    pull = next((g for g in waiting if g.message.startswith(PULL_ERRORS)), None)
-    if pull is not None:
-        return kind, "False", Reason.IMAGE_PULL_ERROR, f"group {pull.name}: {pull.message}"
+    for group in waiting:
+        problem = START_PROBLEMS.get(group.message.partition(":")[0])
+        if problem is not None:
+            return kind, "False", problem, f"group {group.name}: {group.message}"
     if waiting:
         parts = [_warming_text(g, situation.warming.get(g.name)) for g in waiting[:4]]
-        text = f"{counts.ready} of {counts.wanted} replicas ready; {'; '.join(parts)}"
-        return kind, "False", Reason.WARMUP_RUNNING, text
+        more = f"; and {len(waiting) - 4} more" if len(waiting) > 4 else ""
+        return kind, "False", Reason.WARMUP_RUNNING, "; ".join(parts) + more
     if counts.alive == 0:
         return kind, "False" if counts.wanted else "True", Reason.NOTHING_TO_WARM, "no replica is placed"
     return kind, "True", Reason.WARM, f"{counts.ready} replicas answered a real generation"

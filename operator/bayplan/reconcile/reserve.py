@@ -5,11 +5,13 @@ scheduler before a recheck on live reads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.cluster.errors import ApiError, Forbidden, Invalid
+from bayplan.cluster.resources import PODS, Key
 from bayplan.planning.assignment import MAX_FACT, Assignment, RankAssignment
 from bayplan.planning.eligibility import admission_problem
 from bayplan.planning.group import GroupRequest, GroupShape
@@ -20,8 +22,11 @@ from bayplan.planning.quantities import PodRequest
 from bayplan.planning.quota import quota_shortfall
 from bayplan.planning.replicas import ALIVE, Creation
 from bayplan.planning.reservation import RecheckVerdict
+from bayplan.reconcile.children import NameTakenError
 from bayplan.reconcile.groups import WorldChangedError
+from bayplan.reconcile.manifests import pod_name
 from bayplan.reconcile.modelstatus import Blocker
+from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.tools import Findings, Hold, Tools, Wish
 
 LOOK_AGAIN_SECONDS = 0.5
@@ -29,6 +34,7 @@ PREDECESSOR_POLL_SECONDS = 5.0
 """The predecessor's last pod wakes the model by its own deletion; this is for a lost event."""
 QUOTA_RETRY_SECONDS = 30.0
 """A quota's freed room is seen at once through its own watch; this is for admission plugins that nobody watches."""
+MOST_NAMES_TRIED = 8
 GIVE_BACK_JITTER_SECONDS = (0.2, 1.5)
 
 
@@ -100,12 +106,8 @@ class Reserver:
     async def _reserve(self, creation: Creation) -> bool:
         """Place one group and create its rank 0; False when it has no place now."""
         fleet = self._tools.fleet
-        name = group_name(
-            model=self._wish.model.name,
-            revision=self._wish.target.revision,
-            ordinal=creation.ordinal,
-            attempt=creation.attempt,
-        )
+        creation = self._past_strangers(creation)
+        name = self._name(creation)
         # From here to the assumption nothing may wait: other models are placed as soon as this one does.
         decision = self._place(name, creation)
         if not decision.placed or decision.shape is None:
@@ -132,6 +134,30 @@ class Reserver:
             fleet.settle(key, reserved=reserved)
         self._findings.notes.append((Reason.PLACED, f"{name}: {decision.message}"))
         return True
+
+    def _name(self, creation: Creation) -> str:
+        return group_name(
+            model=self._wish.model.name,
+            revision=self._wish.target.revision,
+            ordinal=creation.ordinal,
+            attempt=creation.attempt,
+        )
+
+    def _past_strangers(self, creation: Creation) -> Creation:
+        """The first attempt from here on whose pods' names no stranger bears: those are never adopted or removed."""
+        ranks = range(max((shape.layout.nodes for shape in self._wish.plan.shapes), default=1))
+        for attempt in range(creation.attempt, creation.attempt + MOST_NAMES_TRIED):
+            tried = replace(creation, attempt=attempt)
+            pods = (self._tools.fleet.pods.get(self._pod_key(tried, rank)) for rank in ranks)
+            if not any(pod is not None and not self._owned(pod) for pod in pods):
+                return tried
+        raise NameTakenError(PODS, self._pod_key(creation, 0))
+
+    def _pod_key(self, creation: Creation, rank: int) -> Key:
+        return Key(self._wish.model.namespace, pod_name(self._name(creation), rank))
+
+    def _owned(self, pod: PodView) -> bool:
+        return pod.member is not None and pod.member.owner_uid == self._wish.model.uid
 
     def _place(self, name: str, creation: Creation) -> PlacementDecision:
         # Groups as they are after the reservations before this one: spread counts the model's own.
@@ -215,6 +241,17 @@ class Reserver:
         quota = isinstance(error, Forbidden) and error.quota_exceeded
         reason = Reason.QUOTA_EXCEEDED if quota else Reason.ADMISSION_DENIED
         self._hold(Blocker(reason, error.message), QUOTA_RETRY_SECONDS)
+
+    def unconfirmed(self, group: Group) -> None:
+        """A released group was not bound. The first time the world may just have moved on; then pauses grow, in which
+        others may have the GPUs: mostly something is missing that only a person can make.
+        """
+        uid = self._wish.model.uid
+        times = self._tools.unconfirmed[uid] = self._tools.unconfirmed.get(uid, 0) + 1
+        if times > 1:
+            seconds = self._tools.backoff.delay(times - 2)
+            text = f"{group.name}: {group.message}; tried {times} times, again in {seconds:.0f} s"
+            self._hold(Blocker(Reason.UNSCHEDULABLE, text), seconds)
 
     async def complete(self, group: Group) -> None:
         """Create the missing ranks; a refusal gives the whole group back."""

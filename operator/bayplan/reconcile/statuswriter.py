@@ -142,6 +142,8 @@ _WARNINGS = frozenset(
         Reason.WARMUP_FAILED,
         Reason.ENGINE_FAILED,
         Reason.IMAGE_PULL_ERROR,
+        Reason.CONTAINER_NOT_STARTED,
+        Reason.GROUP_BROKEN,
         Reason.OVERRIDDEN,
     }
 )

@@ -54,6 +54,8 @@ class Tools:
     the given generation."""
     holds: dict[str, Hold] = field(default_factory=dict)
     """Model uid → why no new group is tried for a while."""
+    unconfirmed: dict[str, int] = field(default_factory=dict)
+    """Model uid → released groups in a row that the scheduler did not bind."""
 
 
 @dataclass(frozen=True, slots=True)
