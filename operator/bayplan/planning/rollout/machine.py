@@ -4,6 +4,8 @@ Every call makes at most one transition and is safe to repeat: it reads no clock
 takes traffic away is looked at first, in every phase, and the way back has no gates. Going on needs everything.
 """
 
+from dataclasses import replace
+
 from bayplan.planning.rollout import aftermath, trial
 from bayplan.planning.rollout.cohort import derive_salt
 from bayplan.planning.rollout.paper import PaperOutcome
@@ -34,7 +36,11 @@ def decide(policy: RolloutPolicy, state: RolloutState | None, world: World, *, r
     """
     if state is None:
         return _first_sight(policy, world)
-    state = _with_acknowledgements(state, world)
+    decision = _decide(policy, _with_acknowledgements(state, world), world, rollout_uid)
+    return replace(decision, state=_of_one_epoch(state.plan, decision.state))
+
+
+def _decide(policy: RolloutPolicy, state: RolloutState, world: World, rollout_uid: str) -> Decision:
     match state.phase:
         case Phase.PAPER:
             return _paper(policy, state, world, rollout_uid)
@@ -46,6 +52,14 @@ def decide(policy: RolloutPolicy, state: RolloutState | None, world: World, *, r
             return aftermath.prove_rollback(state, world)
     kept = aftermath.retain(policy, state, world) if state.phase is Phase.RETAINED else None
     return kept or _rest(policy, state, world)
+
+
+def _of_one_epoch(before: Plan, state: RolloutState) -> RolloutState:
+    """The state whose plan is of the next epoch if it differs from the one before, however it came about."""
+    if state.plan.epoch <= before.epoch + 1:
+        return state
+    plan = replace(state.plan, epoch=before.epoch)
+    return replace(state, plan=plan if plan == before else replace(plan, epoch=before.epoch + 1))
 
 
 def _first_sight(policy: RolloutPolicy, world: World) -> Decision:
