@@ -120,7 +120,7 @@ async def run_operator(
             children=ChildWriter(writer, services=services, budgets=budgets, revisions=revisions),
             engine=engine,
             metrics=demand,
-            gateways=Gateways(gateway_leases, pods, clock=clock.time),
+            gateways=Gateways(gateway_leases, pods, home=namespace, clock=clock.time),
             events=ModelEvents(recorder),
             settings=configuration.reconcile_settings(),
             now=now,

@@ -28,14 +28,14 @@ class DrainResult:
 class DrainTracker:
     """Watches draining heads and remembers the verdict by head and start of the drain.
 
-    `acknowledged` says of a head's uid whether every live gateway has acknowledged that it leaves.
+    `acknowledged` says of a head's namespace and uid whether every live gateway has acknowledged that it leaves.
     """
 
     def __init__(
         self,
         engine: EnginePort,
         *,
-        acknowledged: Callable[[str], bool],
+        acknowledged: Callable[[str, str], bool],
         now: Callable[[], datetime],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         scrape_seconds: float = 1.0,
@@ -78,7 +78,7 @@ class DrainTracker:
             return DrainResult("the engine never had an address", idle=True)
         quiet, last = 0, "no scrape yet"
         while True:
-            acknowledged = self._acknowledged(head.uid)
+            acknowledged = self._acknowledged(head.namespace, head.uid)
             try:
                 load = await self._engine.load(head.pod_ip)
                 quiet = quiet + 1 if load.idle and acknowledged else 0

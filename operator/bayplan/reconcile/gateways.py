@@ -2,6 +2,9 @@
 
 Times of other machines are never compared: a gateway is live for its Lease's duration after this process last saw the
 Lease change. The Lease names the Pod, and the Pod's status gives the address; nothing is asked at any other.
+
+Whoever may write Leases and Pods in a namespace can play a gateway there. So a gateway speaks for the models of its own
+namespace alone, unless it lies in the operator's, where only administrators write.
 """
 
 import json
@@ -66,17 +69,20 @@ def gateway_store() -> Store[GatewayView]:
 
 
 class Gateways:
-    """Which gateways are live now. `clock` is monotonic."""
+    """Which gateways are live now. `clock` is monotonic; gateways in the namespace `home` speak for every model."""
 
-    def __init__(self, leases: Store[GatewayView], pods: Store[PodView], *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, leases: Store[GatewayView], pods: Store[PodView], *, home: str, clock: Callable[[], float]
+    ) -> None:
+        self._home = home
         self._leases = leases
         self._pods = pods
         self._clock = clock
         self._heard: dict[str, float] = {}
         leases.subscribe(self._changed)
 
-    def live(self) -> list[GatewaySource]:
-        """Return the live gateways; one whose Pod is not known yet has no address."""
+    def live(self, namespace: str) -> list[GatewaySource]:
+        """Return the live gateways of models in a namespace; one whose Pod is not known yet has no address."""
         return [
             GatewaySource(
                 uid=lease.pod_uid,
@@ -84,20 +90,21 @@ class Gateways:
                 pod=lease.pod,
                 address=pod.address if pod is not None else "",
             )
-            for lease, pod in self._live()
+            for lease, pod in self._live(namespace)
         ]
 
-    def acknowledged(self, uid: str) -> bool:
+    def acknowledged(self, namespace: str, uid: str) -> bool:
         """Whether every live gateway sends nothing new to the draining pod of that uid; true where there is none."""
-        return all(uid in lease.draining for lease, _ in self._live())
+        return all(uid in lease.draining for lease, _ in self._live(namespace))
 
-    def _live(self) -> list[tuple[GatewayView, PodView | None]]:
+    def _live(self, namespace: str) -> list[tuple[GatewayView, PodView | None]]:
         now, found = self._clock(), []
         for lease in self._leases.values():
             pod = self._pods.get(Key(lease.key.namespace, lease.pod))
             lasted = now - self._heard.get(lease.uid, now)
             gone = pod is not None and (pod.terminal or pod.uid != lease.pod_uid)
-            if lease.pod and lasted <= lease.duration_seconds and not gone:
+            speaks = lease.key.namespace in (namespace, self._home)
+            if speaks and lease.pod and lasted <= lease.duration_seconds and not gone:
                 found.append((lease, pod))
         return found
 

@@ -160,7 +160,7 @@ class Autoscaler:
         now = self._now()
         return Round(
             engines=[_source(group) for group in serving],
-            gateways=self._gateways.live(),
+            gateways=self._gateways.live(key.namespace),
             ready_seconds={group.head.uid: (now - group.since).total_seconds() for group in serving},
             policy=asked.policy,
         )
