@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from bayplan.planning.demand import EngineReading
+from bayplan.planning.demand import NOT_REPORTED, EngineReading
 from bayplan.planning.measurements import Measured, Unknown, moment
 from bayplan.telemetry.aliases import NEEDED, VLLM, Signal
 from bayplan.telemetry.exposition import first_of, nearest_name
@@ -75,23 +75,26 @@ def _start(value: Measured | None) -> str:
 
 
 def _known(value: Measured | None) -> Measured:
-    return Unknown("not reported") if value is None else value
+    return NOT_REPORTED if value is None else value
 
 
 def _plus(one: Measured | None, other: Measured | None) -> Measured:
-    if isinstance(one, Fraction) and isinstance(other, Fraction):
-        return one + other
-    return next((value for value in (one, other) if isinstance(value, Unknown)), Unknown("not reported"))
+    left, right = _known(one), _known(other)
+    if isinstance(left, Unknown):
+        return left
+    return right if isinstance(right, Unknown) else left + right
 
 
 def _times(count: Measured | None, length: Measured) -> Measured:
     """Requests times their mean length; none at all need no length."""
-    if isinstance(count, Fraction) and (count == 0 or isinstance(length, Fraction)):
-        return Fraction(0) if count == 0 or isinstance(length, Unknown) else count * length
-    return count if isinstance(count, Unknown) else length if isinstance(length, Unknown) else Unknown("not reported")
+    requests = _known(count)
+    if isinstance(requests, Unknown) or requests == 0:
+        return requests
+    return length if isinstance(length, Unknown) else requests * length
 
 
 def _mean(total: Measured | None, count: Measured | None) -> Measured:
-    if isinstance(total, Fraction) and isinstance(count, Fraction):
-        return total / count if count else Unknown("no request has ended yet, so their length is not known")
-    return next((value for value in (total, count) if isinstance(value, Unknown)), Unknown("lengths are not reported"))
+    whole, requests = _known(total), _known(count)
+    if isinstance(whole, Unknown) or isinstance(requests, Unknown):
+        return whole if isinstance(whole, Unknown) else requests
+    return whole / requests if requests else Unknown("no request has ended yet, so their length is not known")
