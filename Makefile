@@ -65,9 +65,10 @@ down: $(STAMP) ## End the cluster that `make up` left running
 crds: $(STAMP) ## Generate the CRDs and what else comes from the models
 	$(RUN) $(EMIT)
 
-bench: $(STAMP) ## Measure the operator on a real control plane (15 minutes)
+bench: $(STAMP) ## Measure operator and gateway on a real control plane (25 minutes)
 	$(RUN) -m bench.reconcile --objects 1000 --rate 20 --placed 200 --restart --quiet 60 --failover --baseline
 	$(RUN) -m bench.reconcile --objects 2000 --foreign-pods 5000 --failover
+	$(RUN) -m bench.gateway
 
 real-engine: $(STAMP) ## Install a real vLLM (CPU, 6 GB) with a tiny model into the cache
 	$(RUN) -m e2e.realengine install

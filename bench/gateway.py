@@ -7,6 +7,7 @@
 | `decisions` | CPU time of one decision of 64 tenants, waiting and shedding included |
 | `sockets` | 10³ connections torn at random, at a live gateway |
 | `sheds` | OpenAI's client at a live gateway that is full |
+| `live-overload` | `overload` at the peak and 5 × it with real streams through a live gateway, on a stretched clock |
 | `cost` | CPU time per request at 1,000 a second and per chunk of 100 streams; beside it a bare aiohttp proxy's |
 
 Costs are the least of several rounds: what others do on the machine only adds to them. Exit code 1 when a bar is
@@ -31,14 +32,17 @@ from bench.decisions import decision_times, random_holds
 from bench.gatewayclients import shed_contract, torn_sockets
 from bench.gatewaycost import Cost, bare_proxy, chunk_cost, request_cost, stub_replica
 from bench.gatewayhost import Host, Replica, control_plane, gateway_host
+from bench.gatewayoverload import live_overload, replica, section
 from bench.overload import PEAK_PER_SECOND, goodput
 
-PARTS = ("overload", "holds", "decisions", "sockets", "sheds", "cost")
-LIVE = frozenset({"sockets", "sheds", "cost"})
+PARTS = ("overload", "holds", "decisions", "sockets", "sheds", "live-overload", "cost")
+LIVE = frozenset({"sockets", "sheds", "live-overload", "cost"})
 LOADS = (0.5, 0.7, 0.85, 1.0, 1.15, 1.3)
 OVERLOAD = 5.0
 PRESSURES = (0.8, 1.2, 3.0)
 BARS: dict[str, tuple[str, float]] = {
+    "live_goodput.admission.5": ("least", 0.80),
+    "live_goodput.none.5": ("most", 0.05),
     "goodput.5": ("least", 0.80),
     "goodput_without_admission.5": ("most", 0.05),
     "leaked": ("most", 0),
@@ -104,14 +108,31 @@ async def live(parts: Sequence[str], *, seeds: Sequence[int], quick: bool) -> di
                 torn = await torn_sockets(host, sockets=100 if quick else 1000, seed=seeds[0])
             found |= {"sockets_torn": torn.sockets, "sockets_finished": torn.finished, "sockets_leaked": torn.leaked}
         if "sheds" in parts:
-            section = {"limits": {"queuedRequests": 4}, "times": {"waitSeconds": 1}}
-            async with gateway_host(cluster, [stub_replica(seats=4)], section=section) as host:
+            short = {"limits": {"queuedRequests": 4}, "times": {"waitSeconds": 1}}
+            async with gateway_host(cluster, [stub_replica(seats=4)], section=short) as host:
                 sheds = await shed_contract(host, clients=20 if quick else 100, obeying=8)
             found |= {
                 "shed_contract": sheds.contract,
                 "obeying_got_in": sheds.obeying_served / sheds.obeying,
                 "sheds": dict(sheds.codes),
                 "sheds_broken": sheds.broken[:5],
+            }
+        if "live-overload" in parts:
+            seconds, warm_up = (10.0, 5.0) if quick else (60.0, 40.0)
+            runs = {}
+            for load in (1.0, OVERLOAD):
+                # Engine and gateway are new each time: what the last run left in them is no part of this one.
+                async with gateway_host(cluster, [replica()], section=section()) as host:
+                    runs[f"{load:g}"] = await live_overload(
+                        host, load=load, seconds=seconds, warm_up=warm_up, seed=seeds[0]
+                    )
+            best = max(tally.tokens_per_second for tally in runs["1"].values())
+            found["live_goodput"] = {
+                name: {load: round(by_name[name].tokens_per_second / best, 4) for load, by_name in runs.items()}
+                for name in ("admission", "none")
+            }
+            found["live_overload_runs"] = {
+                load: {name: asdict(tally) for name, tally in by_name.items()} for load, by_name in runs.items()
             }
         if "cost" in parts:
             async with AsyncExitStack() as stack:
