@@ -62,7 +62,7 @@ def retain(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision
     return None
 
 
-def prove_rollback(state: RolloutState, world: World) -> Decision:
+def prove_rollback(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision:
     """Let the candidate's pods go once nobody can be sending to them, and rest once serving is seen to do its work.
 
     A proof that cannot be completed does not stand in the way of a fix: once the candidate is gone, another revision
@@ -85,15 +85,21 @@ def prove_rollback(state: RolloutState, world: World) -> Decision:
             gone = state.plan.change(candidate=None, candidate_replicas=0, cohort_salt="")
             return hold(state.change(plan=gone), Hold(HoldReason.PROVING, "the candidate's pods may go"))
         return hold(state, Hold(HoldReason.PROVING, "; ".join(proof.missing)))
-    cause = state.cause
-    superseded = cause is None or world.wanted not in (cause.revision, state.plan.serving)
-    if proof.proven or superseded:
+    if proof.proven or _fix_waits(policy, state, world):
         rejected = state.rejection(world.wanted) is not None
         phase = Phase.ROLLED_BACK if rejected else Phase.STEADY
         plan = state.plan.change(stable_min=0)
         rested = state.change(phase=phase, plan=plan, candidate=None, drain_first=False)
         return Decision(rested, Advance(phase))
     return hold(state, Hold(HoldReason.PROVING, "; ".join(proof.missing)))
+
+
+def _fix_waits(policy: RolloutPolicy, state: RolloutState, world: World) -> bool:
+    """Whether another revision could begin now: neither the one that left, nor one that would not be tried."""
+    wanted = world.wanted
+    others = {state.plan.serving, state.cause.revision if state.cause is not None else None, policy.abort}
+    may = not (policy.paused or world.deleting)
+    return may and wanted not in others and state.rejection(wanted) is None
 
 
 def _returned_epoch(state: RolloutState) -> int:

@@ -49,7 +49,7 @@ def _decide(policy: RolloutPolicy, state: RolloutState, world: World, rollout_ui
         case Phase.REPLACING:
             return aftermath.replace_rest(policy, state, world)
         case Phase.ROLLING_BACK:
-            return aftermath.prove_rollback(state, world)
+            return aftermath.prove_rollback(policy, state, world)
     kept = aftermath.retain(policy, state, world) if state.phase is Phase.RETAINED else None
     return kept or _rest(policy, state, world)
 
