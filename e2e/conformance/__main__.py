@@ -1,6 +1,7 @@
 """`python -m e2e.conformance [--only NAME …] [--json]`: exit 0 only when every difference is listed with its reason.
 
-Ends with one InferenceModel taken from apply to a streamed answer on the real engine (`--only apply-to-answer` alone).
+Ends with one InferenceModel taken from apply to a streamed answer on the real engine (`--only apply-to-answer` alone),
+and with the gateway in front of two real engines (`--only gateway` alone).
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from e2e.conformance.compare import (
     read_known,
 )
 from e2e.conformance.engines import REAL, SIMULATOR, EngineError
+from e2e.conformance.gatewaycheck import GatewayCheck, GatewayCheckError, gateway_on_real_engines
 from e2e.conformance.records import Json, flatten
 from e2e.conformance.run import Observations, observe
 from e2e.conformance.servedmodel import ServedModel, ServedModelError, apply_to_answer
@@ -35,8 +37,9 @@ from e2e.localcluster import ClusterError
 from e2e.scenarios.stack import StackError
 
 APPLY_TO_ANSWER = "apply-to-answer"
-NAMES = (*check_names(), APPLY_TO_ANSWER)
-SERVING_FAILURES = (ClusterError, ServedModelError, StackError, TimeoutError, aiohttp.ClientError)
+GATEWAY = "gateway"
+NAMES = (*check_names(), APPLY_TO_ANSWER, GATEWAY)
+SERVING_FAILURES = (ClusterError, GatewayCheckError, ServedModelError, StackError, TimeoutError, aiohttp.ClientError)
 EXPECTED_FAILURES = (
     EngineError,
     KnownDifferencesError,
@@ -63,12 +66,15 @@ class Outcome:
     served: ServedModel | None
     served_error: str | None
     """Why the model was not served, where that was tried and failed."""
+    gateway: GatewayCheck | None
+    gateway_error: str | None
+    """What the gateway did wrong in front of real engines."""
     seconds: float
 
     @property
     def passed(self) -> bool:
         """Whether nothing is left to explain or repair."""
-        return self.comparison.passed and self.served_error is None
+        return self.comparison.passed and self.served_error is None and self.gateway_error is None
 
 
 def _say(text: str) -> None:
@@ -113,12 +119,21 @@ async def _run(wanted: Sequence[str]) -> Outcome:
             served = await apply_to_answer(say=_say)
         except SERVING_FAILURES as error:
             served_error = str(error)
+    gateway: GatewayCheck | None = None
+    gateway_error = None
+    if GATEWAY in wanted:
+        try:
+            gateway = await gateway_on_real_engines(say=_say)
+        except SERVING_FAILURES as error:
+            gateway_error = str(error) or type(error).__name__
     return Outcome(
         comparison=compare(simulator=simulator.records, real=real.records, known=known),
         simulator=simulator,
         real=real,
         served=served,
         served_error=served_error,
+        gateway=gateway,
+        gateway_error=gateway_error,
         seconds=time.monotonic() - started,
     )
 
@@ -132,6 +147,8 @@ def _as_json(outcome: Outcome) -> dict[str, Json]:
         "stale": [entry.path for entry in result.stale],
         "apply_to_answer": None if outcome.served is None else asdict(outcome.served),
         "apply_to_answer_error": outcome.served_error,
+        "gateway": None if outcome.gateway is None else asdict(outcome.gateway),
+        "gateway_error": outcome.gateway_error,
         "seconds": round(outcome.seconds, 1),
         "start_seconds": {
             "simulator": list(outcome.simulator.start_seconds),
@@ -176,6 +193,10 @@ def _print(outcome: Outcome) -> None:
         )
     if outcome.served_error is not None:
         console.print(f"[red]apply to answer failed:[/] {outcome.served_error}")
+    if outcome.gateway is not None:
+        console.print(f"gateway on real engines: {outcome.gateway.summary()}")
+    if outcome.gateway_error is not None:
+        console.print(f"[red]gateway on real engines failed:[/] {outcome.gateway_error}")
     console.print(f"{outcome.seconds:.0f} s in all")
 
 
