@@ -233,6 +233,14 @@ async def test_large_bodies_together_are_bounded(make_town: MakeTown) -> None:
     assert (await refused(town, b" " * 500))[1]["code"] == "invalid_request"
 
 
+async def test_body_counts_until_its_stream_has_begun(town: Town) -> None:
+    async with town.open_stream(max_tokens=400) as response:
+        await response.content.readany()
+        assert town.held == 1
+        assert town.gateway.generations.buffered_bytes == 0
+        await response.read()
+
+
 @pytest.mark.parametrize("key", ["", " ", "x" * 256, "a\tb"])
 async def test_idempotency_key_that_is_none_is_refused(town: Town, key: str) -> None:
     status, body, _ = await town.post(headers={"Idempotency-Key": key})

@@ -54,7 +54,6 @@ class Job:
     """One admitted request."""
 
     path: str
-    payload: bytes
     stream: bool
     sequences: int
     prompt_tokens: int
@@ -68,7 +67,18 @@ class Job:
 class Delivery:
     """Delivers one job. `relayed` tells afterwards what went through."""
 
-    def __init__(self, services: Services, request: web.Request, pool: Pool, place: Place, job: Job) -> None:
+    def __init__(
+        self,
+        services: Services,
+        request: web.Request,
+        pool: Pool,
+        place: Place,
+        job: Job,
+        *,
+        payload: bytes,
+        on_started: Callable[[], None],
+    ) -> None:
+        """`on_started` is called when a stream has begun: it cannot be sent again, so the payload is let go."""
         self.relayed = Relayed(keep_most_bytes=job.keep_bytes)
         self.completed = False
         self._services = services
@@ -76,6 +86,8 @@ class Delivery:
         self._pool = pool
         self._place = place
         self._job = job
+        self._payload = payload
+        self._on_started = on_started
         self._relay: StreamRelay | None = None
         self._tried: list[str] = []
         self._cause: Cause | None = Cause.CANCELLED  # until something else is known
@@ -205,7 +217,7 @@ class Delivery:
     async def _send(self, head: HeadView) -> Answer:
         job = self._job
         try:
-            return await self._services.upstream.send(head.address or "", job.path, job.payload, job.request_id)
+            return await self._services.upstream.send(head.address or "", job.path, self._payload, job.request_id)
         except EngineUnreachableError as error:
             raise NotServedError(Cause.UNREACHABLE, str(error)) from None
         except EngineBrokeOffError as error:
@@ -218,7 +230,7 @@ class Delivery:
                 self._request,
                 silence_seconds=self._services.settings.silence_seconds,
                 headers={"X-Request-Id": job.request_id, "Cache-Control": "no-cache"},
-                on_first_token=self._place.first_token,
+                on_first_token=self._started,
                 now_ns=self._services.now_ns,
             )
             response = await self._relay.carry(answer, self.relayed, patience)
@@ -240,6 +252,11 @@ class Delivery:
                 raise Refused(RefusalCode.ENGINE_FAILED, f"the engine answered {answer.status}")
         headers = {"X-Request-Id": job.request_id, "Content-Type": answer.content_type}
         return web.Response(status=answer.status, body=body, headers=headers)
+
+    def _started(self) -> None:
+        self._place.first_token()
+        self._payload = b""
+        self._on_started()
 
     def _conclude(self) -> None:
         """The body has ended. A stream that the engine cut ends as any other does: only its reason tells."""

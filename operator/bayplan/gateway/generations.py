@@ -70,12 +70,23 @@ class Generations:
             if isinstance(place, Shed):
                 return self._refuse(pool, asked, place)
             try:
-                job = self._job(parsed, asked, pool, tenant, arrived_ns)
+                delivery = Delivery(
+                    self._services,
+                    request,
+                    pool,
+                    place,
+                    self._job(parsed, asked, tenant, arrived_ns),
+                    payload=parsed.payload(
+                        model=pool.model.served_name,
+                        cache_salt=self._salts.of(pool.model.artifact, tenant.trust_domain),
+                        max_output_tokens=asked.max_output_tokens,
+                    ),
+                    on_started=lease.give_back,
+                )
             except BaseException:
                 place.release(End.FAILED)
                 raise
             del parsed
-            delivery = Delivery(self._services, request, pool, place, job)
             response = await delivery.run()
         if key is not None and delivery.completed and (kept := delivery.relayed.kept) is not None:
             self._replays.keep(_replay_key(pool, asked), delivery.relayed.content_type, kept)
@@ -129,18 +140,9 @@ class Generations:
         self._count(pool, RequestOutcome.SHED)
         return shed_response(shed)
 
-    def _job(
-        self, parsed: GenerationRequest, asked: AdmissionRequest, pool: Pool, tenant: Tenant, arrived_ns: int
-    ) -> Job:
-        model = pool.model
-        payload = parsed.payload(
-            model=model.served_name,
-            cache_salt=self._salts.of(model.artifact, tenant.trust_domain),
-            max_output_tokens=asked.max_output_tokens,
-        )
+    def _job(self, parsed: GenerationRequest, asked: AdmissionRequest, tenant: Tenant, arrived_ns: int) -> Job:
         return Job(
             path=parsed.api.value,
-            payload=payload,
             stream=parsed.stream,
             sequences=parsed.sequences,
             prompt_tokens=asked.prompt_tokens,
