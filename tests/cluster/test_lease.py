@@ -353,3 +353,36 @@ async def test_losing_the_race_to_create_is_no_failure(stage: Stage) -> None:
 def test_lease_times_that_cannot_be_safe_are_refused(times: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="duration > renew_deadline > retry"):
         LeaseTimes(**times)
+
+
+async def test_a_problem_that_lasts_is_said_again_but_not_at_every_try(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    missing = NotFound('namespaces "bayplan-system" not found')
+    stage.api.refuse = lambda *_: missing
+    one = stage.candidate("one")
+    assert one.elector.problem == "not read yet"
+    one.start()
+    for _ in range(65):
+        await stage.clock.advance(1)
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 3
+    assert "kubectl create namespace bayplan-system" in warnings[0]
+    assert one.elector.problem is not None
+    assert "kubectl create namespace bayplan-system" in one.elector.problem
+
+    stage.api.refuse = None
+    await stage.clock.advance(2)
+    assert one.led
+    assert one.elector.problem is None
+
+
+async def test_a_standby_that_sees_the_lease_has_no_problem(stage: Stage) -> None:
+    one, two = stage.candidate("one"), stage.candidate("two")
+    one.start()
+    await settle()
+    two.start()
+    await settle()
+    assert not two.led
+    assert two.elector.problem is None

@@ -226,7 +226,7 @@ async def test_probes_and_metrics_tell_the_truth(operators: Any, client: ApiClie
         await client.create(INFERENCE_MODELS, namespace, make_model("m"))
         await until(lambda: operator.converged(namespace, 1))
         assert await read("/healthz") == (200, "[+] inferencemodels ok\n[+] pods ok\n")
-        assert await read("/readyz") == (200, "[+] inferencemodels ok\n[+] pods ok\n")
+        assert await read("/readyz") == (200, "[+] inferencemodels ok\n[+] pods ok\n[+] lease ok\n")
         status, text = await read("/metrics")
     assert status == 200
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))

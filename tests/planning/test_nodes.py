@@ -149,6 +149,18 @@ class TestNonsense:
             "label nvidia.com/gpu.memory is '80GB': ignored",
         ]
 
+    @pytest.mark.parametrize(
+        ("labels", "fact"),
+        [
+            ({"nvidia.com/gpu.memory": "0"}, "label nvidia.com/gpu.memory is 0: ignored"),
+            ({"amd.com/gpu.vram": "lots"}, "label amd.com/gpu.vram is 'lots': ignored"),
+            ({"beta.amd.com/gpu.vram": "0G"}, "label beta.amd.com/gpu.vram is '0G': ignored"),
+            ({"nvidia.com/gpu.count": str(MAX_GPUS + 1)}, f"{MAX_GPUS + 1} GPUs by label: counted as {MAX_GPUS}"),
+        ],
+    )
+    def test_readable_nonsense_is_a_fact_too(self, labels: dict[str, str], fact: str) -> None:
+        assert node_from_api({"metadata": {"name": "n", "labels": labels}}).facts == (fact,)
+
     def test_an_empty_object_is_an_empty_node(self) -> None:
         node = node_from_api({"metadata": {"name": "bare"}})
 

@@ -28,6 +28,7 @@ from bayplan.cluster.reflector import Reflector
 from bayplan.cluster.resources import (
     CONTROLLER_REVISIONS,
     INFERENCE_MODELS,
+    NODES,
     PDBS,
     RESOURCE_QUOTAS,
     SERVICES,
@@ -36,10 +37,11 @@ from bayplan.cluster.resync import Resync
 from bayplan.cluster.runtime import Runtime
 from bayplan.cluster.servertime import ServerTime
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
-from bayplan.reconcile.fleet import Fleet, node_store, pod_store, view_node
+from bayplan.reconcile.fleet import Fleet, NodeView, node_store, pod_store, view_node
 from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
 from bayplan.reconcile.inferencemodel import InferenceModelReconciler
 from bayplan.reconcile.modelview import ModelView, view_model
+from bayplan.reconcile.nodereports import NODE_VALUE_IGNORED, NodeReports
 from bayplan.reconcile.pods import view_pod
 from bayplan.reconcile.quotas import QuotaView, view_quota
 from bayplan.telemetry.engine import HttpEngine
@@ -58,6 +60,10 @@ class ModelEvents:
         """Record one event."""
         subject = Subject(resource=INFERENCE_MODELS, key=view.key, uid=view.uid)
         self._recorder.record(subject, "Warning" if warning else "Normal", reason, message)
+
+
+def _tell_of_node(recorder: EventRecorder, view: NodeView, fact: str) -> None:
+    recorder.record(Subject(resource=NODES, key=view.key, uid=view.uid), "Warning", NODE_VALUE_IGNORED, fact)
 
 
 async def run_operator(
@@ -138,6 +144,9 @@ async def run_operator(
             queue_observer=metrics.of_queue(names.INFERENCEMODEL_KIND),
         )
         reconciler.queue = controller
+        reports = NodeReports(nodes, lambda view, fact: _tell_of_node(recorder, view, fact))
+        reporter = Controller(NODES.kind, reports.reconcile, keys=reports.keys, workers=1, clock=clock)
+        reports.enqueue = reporter.enqueue
         topology = configuration.topology
 
         def reflect(store: Store[P], project: Project[P], label_selector: str | None = None) -> Reflector[P]:
@@ -164,7 +173,7 @@ async def run_operator(
                 reflect(revisions, view_child, OURS),
                 reflect(gateway_leases, view_gateway, names.LABEL_GATEWAY),
             ],
-            controllers=[controller],
+            controllers=[controller, reporter],
             recorder=recorder,
             metrics=metrics,
             host=configuration.listen.address,

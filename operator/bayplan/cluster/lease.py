@@ -19,6 +19,9 @@ from bayplan.cluster.resources import LEASES
 
 logger = logging.getLogger(__name__)
 
+REMIND_SECONDS = 30.0
+"""A problem that lasts is said again this often."""
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
@@ -61,6 +64,7 @@ class Elector:
         self._version = ""
         self._spec: Json = {}
         self._problem = ""
+        self._warned_at = 0.0
 
     def __str__(self) -> str:
         return f"{self._namespace}/{self._name}"
@@ -68,6 +72,11 @@ class Elector:
     def is_held(self) -> bool:
         """Whether this process may write now. Reads the clock: ask before every batch of writes."""
         return self._renewed_at is not None and self._clock.time() < self._renewed_at + self._times.renew_deadline
+
+    @property
+    def problem(self) -> str | None:
+        """Why the Lease has never been seen yet; None once it has, whoever holds it."""
+        return None if self._seen is not None else self._problem or "not read yet"
 
     @property
     def holder(self) -> str:
@@ -111,10 +120,25 @@ class Elector:
         try:
             return await within(self._clock, self._times.renew_deadline / 2, step())
         except (ApiError, TimeoutError) as error:
-            problem = str(error) or type(error).__name__
-            logger.log(logging.DEBUG if problem == self._problem else logging.WARNING, "lease %s: %s", self, problem)
-            self._problem = problem
+            self._warn(self._explain(error))
             return False
+
+    def _explain(self, error: ApiError | TimeoutError) -> str:
+        if isinstance(error, NotFound) and f'namespaces "{self._namespace}" not found' in str(error):
+            return (
+                f"namespace {self._namespace} does not exist, so nothing can be done: create it (kubectl create "
+                f"namespace {self._namespace}), or name the namespace of the Lease with --namespace"
+            )
+        return str(error) or type(error).__name__
+
+    def _warn(self, problem: str) -> None:
+        """Say a problem when it is new, and again while it lasts: whoever looks at the log later must see it too."""
+        now = self._clock.time()
+        due = problem != self._problem or now - self._warned_at >= REMIND_SECONDS
+        logger.log(logging.WARNING if due else logging.DEBUG, "lease %s: %s", self, problem)
+        self._problem = problem
+        if due:
+            self._warned_at = now
 
     async def _take(self) -> bool:
         started = self._clock.time()

@@ -85,7 +85,7 @@ class Runtime:
             port=port,
             metrics=metrics,
             liveness={source.name: self._progress_check(source) for source in self._sources},
-            readiness={source.name: _sync_check(source) for source in self._sources},
+            readiness={source.name: _sync_check(source) for source in self._sources} | {"lease": self._lease_check},
         )
         metrics.collect_from(EngineCollector(list(self._sources), list(controllers)))
 
@@ -180,6 +180,10 @@ class Runtime:
             return f"not heard of for {age:.0f} s, limit {limit:.0f} s" if age > limit else None
 
         return check
+
+    def _lease_check(self) -> str | None:
+        """A standby is ready; one that cannot even see the Lease would never take over."""
+        return self._elector.problem
 
     # --- ending --------------------------------------------------------------------------------------------------
 

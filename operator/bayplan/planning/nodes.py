@@ -132,6 +132,8 @@ def _expected(labels: Mapping[str, str], facts: list[str]) -> int:
     counts = [_label_count(labels, key, facts) for key in COUNT_KEYS]
     known = next((found for found in counts if found is not None), None)
     if known is not None:
+        if known > MAX_GPUS:
+            facts.append(f"{known} GPUs by label: counted as {MAX_GPUS}")
         return min(known, MAX_GPUS)
     return 1 if any(labels.get(key) not in (None, "", "false") for key in GPU_NODE_KEYS) else 0
 
@@ -140,10 +142,14 @@ def _gpu_memory(labels: Mapping[str, str], product: str, facts: list[str]) -> tu
     label = _label_count(labels, MEMORY_KEY, facts)
     if label:
         return label, Provenance.MEASURED
+    if label == 0:
+        facts.append(f"label {MEMORY_KEY} is 0: ignored")
     for key in AMD_MEMORY_KEYS:
         vram = re.fullmatch(r"([0-9]{1,6})Gi?", labels.get(key, ""))
         if vram and int(vram[1]):
             return int(vram[1]) * 1024, Provenance.ESTIMATED
+        if key in labels:
+            facts.append(f"label {key} is {_shown(labels[key])}: ignored")
     table = table_memory_mib(product)
     if table is not None:
         return table, Provenance.ESTIMATED
