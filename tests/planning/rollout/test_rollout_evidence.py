@@ -13,6 +13,7 @@ import pytest
 
 from bayplan.planning.gates.counts import Arm, ArmPods, Row, Snapshot, SourceCounts, Window
 from bayplan.planning.gates.records import EVERY_CLASS
+from bayplan.planning.gates.thresholds import LeastSamples
 from bayplan.planning.gates.windows import window_between
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.rollout.machine import decide
@@ -25,10 +26,15 @@ from bayplan.planning.servicemetrics import Histogram
 from tests.planning.rollout.fleet import STEP, Fleet, heads
 from tests.planning.rollout.policies import DEADLINE, PROMOTE, WARM, policy
 
-LEAST = 100
+LEAST = 70
 FRESH = 30
 PER_STEP = 40
-POLICY = policy(stages=(WARM, Stage(StageKind.CANARY, DEADLINE, weight=20), PROMOTE), max_evidence_age_seconds=FRESH)
+POLICY = policy(
+    stages=(WARM, Stage(StageKind.CANARY, DEADLINE, weight=20, bake_seconds=Fraction(50)), PROMOTE),
+    least=LeastSamples(requests=LEAST),
+    max_evidence_age_seconds=Fraction(FRESH),
+)
+"""Two windows are enough, and by the end of the third step it has baked: so the last ones may be anything."""
 GATES = POLICY.gates
 PODS = ArmPods(candidate=frozenset({"c"}), baseline=frozenset({"b"}))
 LENGTH = 5
