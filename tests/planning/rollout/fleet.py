@@ -134,10 +134,12 @@ class Fleet:
                 "previous": self.heads(plan.previous),
                 "candidate": self.heads(plan.candidate),
             }
-            if self.phase in (Phase.SHADOW, Phase.CANARY):
+            promoted = self.phase in (Phase.REPLACING, Phase.RETAINED)
+            if promoted or self.phase in (Phase.SHADOW, Phase.CANARY):
                 given["window"] = self.window()
-            given |= {"candidate_quality": self.answers(self.stored.candidate)}
-            given |= {"baseline_quality": self.answers(plan.serving)}
+            ours = plan.serving if promoted else self.stored.candidate
+            theirs = plan.previous if promoted else plan.serving
+            given |= {"candidate_quality": self.answers(ours), "baseline_quality": self.answers(theirs)}
         return World(**(given | of))
 
     def answers(self, revision: str | None) -> QualityCounts | None:

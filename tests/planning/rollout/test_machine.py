@@ -708,6 +708,34 @@ class TestAfterThePromotion:
             assert isinstance(decision.verdict, Rollback)
             assert fleet.plan.serving == "r1"
 
+    @pytest.mark.parametrize("phase", [Phase.REPLACING, Phase.RETAINED])
+    def test_a_promoted_revision_that_fails_under_all_the_load_is_called_back(self, phase: Phase) -> None:
+        replacing = phase is Phase.REPLACING
+        asked = policy(retain_seconds=Fraction(0 if replacing else 1000))
+        fleet = Fleet(policy=asked, ready={"r2": 2} if replacing else {})
+        fleet.until("promote" if replacing else phase)
+        fleet.settle()
+        assert fleet.phase is phase
+        fleet.errors = 200
+
+        fleet.run()
+
+        assert RollbackReason.GATE_FAILED in fleet.history
+        assert fleet.plan.routed == ("r1",)
+        assert fleet.stored.proof is not None
+        assert fleet.stored.proof.proven
+
+    def test_after_the_promotion_other_gates_begin_with_empty_counts(self) -> None:
+        fleet = Fleet(ready={"r2": 2})
+        fleet.until("promote")
+        fleet.settle(5)
+        counted = fleet.stored.evidence.windows
+        fleet.change(gates=(replace(GATES[0], limit=Fraction(1, 2)), GATES[1]))
+        fleet.step()
+
+        assert counted > 1
+        assert fleet.stored.evidence.windows == 1
+
     def test_a_revision_that_is_rejected_while_another_is_retained_keeps_that(self) -> None:
         fleet = Fleet(policy=policy(retain_seconds=Fraction(10_000)))
         fleet.until(Phase.RETAINED)

@@ -22,6 +22,7 @@ from bayplan.planning.gates.counts import (
 from bayplan.planning.gates.measures import EdgeCounts
 from bayplan.planning.gates.records import EVERY_CLASS, Gate, GateName, Outcome
 from bayplan.planning.gates.validity import check_gates
+from bayplan.planning.gates.windows import CandidateRows
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.servicemetrics import Histogram
@@ -87,9 +88,21 @@ class TestWindows:
     def test_copies_are_the_candidates_counts_in_a_shadow_stage_alone_and_route_nothing(self) -> None:
         before, after = snapshot(0, rows(0, arm=Arm.SHADOW)), snapshot(10, rows(50, arm=Arm.SHADOW))
 
-        assert tally(window(before, after, shadow=True)).requests == 100
-        assert window(before, after, shadow=True).candidate_requests == 0
+        assert tally(window(before, after, source=CandidateRows.COPIES)).requests == 100
+        assert window(before, after, source=CandidateRows.COPIES).candidate_requests == 0
         assert window(before, after).problem.startswith("unlike load: 0 requests per candidate pod")
+
+    def test_after_the_promotion_every_request_at_either_revision_counts(self) -> None:
+        def pool(made: int) -> list[Row]:
+            ours = [row(pod, Arm.SERVING, made, late=made) for pod in CANDIDATE_PODS]
+            return [*ours, *(row(pod, Arm.SERVING, made) for pod in BASELINE_PODS), row("c0", Arm.SHADOW, made)]
+
+        before, after = snapshot(0, pool(0)), snapshot(10, pool(50))
+        found = window(before, after, source=CandidateRows.POOL)
+
+        assert tally(found).ttft == TimedCounts(0, 100)
+        assert tally(found, Arm.BASELINE).ttft == TimedCounts(100, 100)
+        assert window(before, after).tallies == ()
 
     def test_classes_are_counted_apart_and_together(self) -> None:
         given = [*rows(50), *rows(50, late=50, workload_class="batch")]

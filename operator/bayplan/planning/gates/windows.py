@@ -7,6 +7,7 @@ worse: what a restart has lost may have been the errors. Requests of pods that w
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
 from fractions import Fraction
 
 from bayplan.planning.gates.counts import (
@@ -32,6 +33,17 @@ _NOISE = 9
 """Square of the standard deviations by which two Poisson counts may differ before their ratio says anything."""
 
 
+class CandidateRows(StrEnum):
+    """Which rows are the candidate's counts, and with them the baseline's."""
+
+    REQUESTS = "requests"
+    """In a canary stage: the requests of both cohorts."""
+    COPIES = "copies"
+    """In a shadow stage: copies at the candidate, the requests themselves at the baseline."""
+    POOL = "pool"
+    """After the promotion: every request at pods of the promoted and of the old revision."""
+
+
 class _InDoubt(Exception):  # noqa: N818 - it ends the reading of one window, and is no error
     pass
 
@@ -43,12 +55,12 @@ def window_between(
     expected: Collection[str],
     pods: ArmPods,
     gates: Iterable[Gate],
-    shadow: bool = False,
+    source: CandidateRows = CandidateRows.REQUESTS,
     compared: bool = True,
 ) -> Window:
     """Count what happened between two snapshots at the gates' edges.
 
-    `expected` names the live gateways. With `shadow` the candidate's counts are those of copies;
+    `expected` names the live gateways. `source` says which rows are the candidate's;
     without `compared` there is no baseline, knowingly. Raises InvalidInput
     for a latency limit that is no edge (`validity.check_gates` says so beforehand).
     """
@@ -61,7 +73,7 @@ def window_between(
     edges = edges_of(gates)
     tallies: dict[tuple[Arm, str], Tally] = {}
     for old, new in rows:
-        arm = _counted_arm(new, pods, shadow=shadow)
+        arm = _counted_arm(new, pods, source)
         for name in (EVERY_CLASS, new.workload_class) if arm is not None else ():
             if arm is not None and name in edges:
                 tallies[arm, name] = tallies.get((arm, name), Tally()) + _increase(old, new, edges[name])
@@ -134,10 +146,16 @@ def _fell(old: Row, new: Row) -> bool:
     return False
 
 
-def _counted_arm(row: Row, pods: ArmPods, *, shadow: bool) -> Arm | None:
-    if row.arm is (Arm.SHADOW if shadow else Arm.CANDIDATE) and row.pod in pods.candidate:
+def _counted_arm(row: Row, pods: ArmPods, source: CandidateRows) -> Arm | None:
+    """The arm whose counts the row is part of."""
+    if source is CandidateRows.POOL:
+        ours, theirs = row.arm is not Arm.SHADOW, row.arm is not Arm.SHADOW
+    else:
+        ours = row.arm is (Arm.SHADOW if source is CandidateRows.COPIES else Arm.CANDIDATE)
+        theirs = row.arm is Arm.BASELINE
+    if ours and row.pod in pods.candidate:
         return Arm.CANDIDATE
-    return Arm.BASELINE if row.arm is Arm.BASELINE and row.pod in pods.baseline else None
+    return Arm.BASELINE if theirs and row.pod in pods.baseline else None
 
 
 def _grown(old: Row | None, new: Row, name: str) -> int:

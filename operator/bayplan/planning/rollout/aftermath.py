@@ -1,7 +1,10 @@
 """After the verdict: replacing the rest, retaining what was replaced, and proving a rollback."""
 
+from dataclasses import replace
 from fractions import Fraction
 
+from bayplan.planning.gates.counts import StageEvidence
+from bayplan.planning.rollout.judging import assess, counted
 from bayplan.planning.rollout.policy import OnDeadline, RolloutPolicy
 from bayplan.planning.rollout.proof import RollbackProof, lagging, prove
 from bayplan.planning.rollout.returning import revert
@@ -15,10 +18,9 @@ def replace_rest(policy: RolloutPolicy, state: RolloutState, world: World) -> De
     now, serving, previous = world.now_seconds, state.plan.serving, state.plan.previous
     returning = state.cause is not None
     if not returning:
-        if policy.abort == serving:
-            return revert(state, world, RollbackReason.ABORTED, f"spec.abort names {serving}")
-        if world.wanted == previous:
-            return revert(state, world, RollbackReason.REVERTED, f"the spec went back to {previous}")
+        state = _counted(policy, state, world)
+        if (back := _called_back(policy, state, world)) is not None:
+            return back
     ready = len(world.serving.serving)
     if ready >= world.desired and state.settled_at_seconds is not None:
         return _replaced(policy, state, now, returning=returning)
@@ -38,21 +40,17 @@ def _replaced(policy: RolloutPolicy, state: RolloutState, now: Fraction, *, retu
         proof = RollbackProof(since_seconds=now)
         return Decision(state.change(phase=Phase.ROLLING_BACK, plan=plan, proof=proof), Advance(Phase.ROLLING_BACK))
     if policy.retain_seconds > 0:
-        kept = state.change(phase=Phase.RETAINED, plan=plan, retained=previous, retained_at_seconds=now)
+        kept = state.restarted(now, phase=Phase.RETAINED, plan=plan, retained=previous, retained_at_seconds=now)
         return Decision(kept, Advance(Phase.RETAINED))
     return Decision(state.change(phase=Phase.STEADY, plan=plan), Advance(Phase.STEADY))
 
 
 def retain(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision | None:
-    """Keep what was replaced for its time, unless an abort or the spec calls it back, the latter if it is proven.
-
-    None: another revision is wanted.
-    """
+    """Keep what was replaced for its time, unless it is called back. None: another revision is wanted."""
     serving, retained, since = state.plan.serving, state.retained, state.retained_at_seconds
-    if policy.abort == serving:
-        return revert(state, world, RollbackReason.ABORTED, f"spec.abort names {serving}")
-    if world.wanted == retained and retained in state.proven:
-        return revert(state, world, RollbackReason.REVERTED, f"the spec went back to {retained}, which is proven")
+    state = _counted(policy, state, world)
+    if (back := _called_back(policy, state, world)) is not None:
+        return back
     left = Fraction(0) if since is None else since + policy.retain_seconds - world.now_seconds
     if left <= 0:
         done = state.change(phase=Phase.STEADY, retained=None, retained_at_seconds=None)
@@ -60,6 +58,34 @@ def retain(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision
     if world.wanted == serving:
         return hold(state, Hold(HoldReason.RETAINING, f"{retained} is kept for {float(left):g} s more"))
     return None
+
+
+def _counted(policy: RolloutPolicy, state: RolloutState, world: World) -> RolloutState:
+    """The promoted revision is still watched; counts at the edges of other gates would say nothing of these."""
+    if policy.digest != state.digest:
+        state = state.change(digest=policy.digest, evidence=StageEvidence())
+    return counted(state, world)
+
+
+def _called_back(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision | None:
+    """Whether what served before serves again.
+
+    By an abort; by the spec, if it still serves or is proven; or because the promoted revision fails a gate now that it
+    has all the load.
+    """
+    serving, other = state.plan.serving, state.plan.previous or state.retained
+    if other is None:
+        return None
+    if policy.abort == serving:
+        return revert(state, world, RollbackReason.ABORTED, f"spec.abort names {serving}")
+    if world.wanted == other and (other == state.plan.previous or other in state.proven):
+        return revert(state, world, RollbackReason.REVERTED, f"the spec went back to {other}")
+    results = assess(policy, state, world, candidate=serving, baseline=other).results
+    failing = [result for result in results if result.rolls_back]
+    if not failing:
+        return None
+    why = "; ".join(f"{result.gate}: {result.message}" for result in failing)
+    return replace(revert(state, world, RollbackReason.GATE_FAILED, why), gates=results)
 
 
 def prove_rollback(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision:

@@ -1,15 +1,11 @@
 """A candidate on trial: warm, shadow, canaries. What takes its traffic away comes first, what lets it on comes last."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
-from bayplan.planning.gates.counts import Arm, class_measures, count_window
-from bayplan.planning.gates.measures import ArmMeasures
-from bayplan.planning.gates.quality import QualityCounts, current_quality
-from bayplan.planning.gates.records import EVERY_CLASS, GateResult, Handling, Outcome, worst_first
-from bayplan.planning.gates.thresholds import judge_all
-from bayplan.planning.measurements import Measured, Unknown
+from bayplan.planning.gates.records import Handling, Outcome
 from bayplan.planning.rollout.balance import balanced, carried_percent
+from bayplan.planning.rollout.judging import NOTHING_JUDGED, Assessment, assess, counted, without_baseline
 from bayplan.planning.rollout.plan import Plan
 from bayplan.planning.rollout.policy import OnDeadline, RolloutPolicy, Stage, StageKind, Waiver
 from bayplan.planning.rollout.proof import lagging
@@ -25,14 +21,6 @@ SHARE_REQUESTS = 10
 _PHASES = {StageKind.WARM: Phase.WARM, StageKind.SHADOW: Phase.SHADOW, StageKind.CANARY: Phase.CANARY}
 
 
-@dataclass(frozen=True, slots=True)
-class _Assessment:
-    """Every gate's result, worst first, and what an arm has counted too little of."""
-
-    results: tuple[GateResult, ...]
-    thin: tuple[str, ...]
-
-
 def decide(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision:
     """One step of the trial."""
     now = world.now_seconds
@@ -41,8 +29,10 @@ def decide(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision
     state = _retried(policy, with_current_digest(policy, state, world), world)
     state = _with_clock(state, state.clock.ticked(now, paused=policy.paused))
     stage = policy.stages[state.stage]
-    state = _counted(state, world)
-    assessment = _assess(policy, state, world)
+    assessment = NOTHING_JUDGED
+    if stage.kind is not StageKind.WARM:
+        state = counted(state, world)
+        assessment = assess(policy, state, world, candidate=state.candidate or "", baseline=state.plan.serving)
     worst = assessment.results
     failing = [result for result in worst if result.rolls_back]
     if failing:
@@ -141,67 +131,6 @@ def _retried(policy: RolloutPolicy, state: RolloutState, world: World) -> Rollou
     return state.restarted(world.now_seconds) if state.frozen or state.late else state
 
 
-def _counted(state: RolloutState, world: World) -> RolloutState:
-    """Add the new window, if it began after the gateways had acknowledged a plan that gives this stage its share."""
-    since = state.settled_at_seconds
-    if world.window is None or since is None or state.phase is Phase.WARM:
-        return state
-    since = max(since, state.clock.started_at_seconds)
-    return state.change(
-        evidence=count_window(state.evidence, world.window, since_seconds=since, now_seconds=world.now_seconds)
-    )
-
-
-def _assess(policy: RolloutPolicy, state: RolloutState, world: World) -> _Assessment:
-    """Judge every gate on what this stage has counted, and say which arm has counted too little."""
-    if state.phase is Phase.WARM:
-        return _Assessment((), ())
-    evidence = state.evidence
-    ours = class_measures(evidence, Arm.CANDIDATE, policy.gates)
-    theirs = class_measures(evidence, Arm.BASELINE, policy.gates)
-    candidate_quality = _quality(policy, state, world, world.candidate_quality, state.candidate or "")
-    baseline_quality = _quality(policy, state, world, world.baseline_quality, state.plan.serving)
-    candidate = ArmMeasures(ours, candidate_quality, _prompts(world.candidate_quality))
-    baseline = ArmMeasures(theirs, baseline_quality, _prompts(world.baseline_quality))
-    unjudged = {result.gate.key: result for result in world.invalid}
-    judged = judge_all(policy.gates, candidate, baseline, policy.least)
-    results = tuple(unjudged.get(result.gate.key, result) for result in judged)
-    arms = [("candidate", Arm.CANDIDATE)]
-    if not _without_baseline(policy, world):
-        arms.append(("baseline", Arm.BASELINE))
-    classes = sorted({EVERY_CLASS, *(gate.workload_class for gate in policy.gates if gate.enforce)})
-    thin = tuple(
-        f"{name}{f'[{one}]' if one else ''}: {requests} of {policy.least.requests} requests"
-        for name, arm in arms
-        for one in classes
-        if (requests := evidence.tally(arm, one).requests) < policy.least.requests
-    )
-    return _Assessment(worst_first(results), thin)
-
-
-def _quality(
-    policy: RolloutPolicy, state: RolloutState, world: World, counts: QualityCounts | None, revision: str
-) -> Measured:
-    if policy.prompt_set is None:
-        return Unknown("no prompt set")
-    return current_quality(
-        counts,
-        revision=revision,
-        prompt_set=policy.prompt_set,
-        since_seconds=state.judged_since_seconds,
-        oldest_seconds=policy.max_quality_age_seconds,
-        now_seconds=world.now_seconds,
-    )
-
-
-def _prompts(counts: QualityCounts | None) -> int:
-    return counts.prompts if counts is not None else 0
-
-
-def _without_baseline(policy: RolloutPolicy, world: World) -> bool:
-    return Waiver.NO_BASELINE in policy.waivers and not world.serving.serving
-
-
 def _planned(policy: RolloutPolicy, state: RolloutState, world: World, stage: Stage) -> RolloutState:
     """Scale first, then shift: the plan with the share that ready capacity carries, and the baseline as large."""
     stopped = policy.paused or bool(state.frozen) or state.late
@@ -210,7 +139,7 @@ def _planned(policy: RolloutPolicy, state: RolloutState, world: World, stage: St
 
 
 def _holds(
-    policy: RolloutPolicy, state: RolloutState, world: World, stage: Stage, assessment: _Assessment
+    policy: RolloutPolicy, state: RolloutState, world: World, stage: Stage, assessment: Assessment
 ) -> list[Hold]:
     """Everything that keeps the candidate in its stage, what stopped it first."""
     holds = []
@@ -244,7 +173,7 @@ def _capacity(policy: RolloutPolicy, state: RolloutState, world: World, stage: S
         holds.append(Hold(HoldReason.SINGLE_REPLICA, f"all candidate pods on {where}: a slow node would look like it"))
     if stage.kind is StageKind.WARM:
         return holds
-    if not world.serving.serving and not _without_baseline(policy, world):
+    if not world.serving.serving and not without_baseline(policy, world):
         holds.append(Hold(HoldReason.NO_BASELINE, "no serving replica to compare with"))
     carried = carried_percent(world)
     share = state.plan.weight if stage.kind is StageKind.CANARY else state.plan.shadow_share
@@ -257,7 +186,7 @@ def _capacity(policy: RolloutPolicy, state: RolloutState, world: World, stage: S
 
 
 def _evidence(
-    policy: RolloutPolicy, state: RolloutState, world: World, stage: Stage, assessment: _Assessment
+    policy: RolloutPolicy, state: RolloutState, world: World, stage: Stage, assessment: Assessment
 ) -> list[Hold]:
     evidence, holds = state.evidence, []
     routed, own = evidence.routed_requests, evidence.candidate_requests
