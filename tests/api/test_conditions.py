@@ -12,7 +12,7 @@ from bayplan.api.conditions import Condition, ConditionType, Reason, Status, mer
 from bayplan.api.inferencemodel_status import InferenceModelStatus, read_status
 from bayplan.api.meta import MAX_TEXT, parse_rfc3339, rfc3339
 from bayplan.api.reasons import REASON_HELP
-from bayplan.api.reference import reasons_page
+from bayplan.api.reference import SUMMARIES, reasons_page
 from tests.api.specs import FULL_STATUS
 
 FIRST = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -65,10 +65,15 @@ def test_every_reason_has_help_that_says_something() -> None:
         assert entry.action.endswith((".", "`."))
 
 
-def test_page_of_reasons_lists_each_once() -> None:
-    page = reasons_page()
-    for reason in Reason:
-        assert page.count(f"| `{reason}` |") == 1
+def test_page_of_reasons_lists_each_under_every_condition_that_has_it() -> None:
+    page = {part.partition("\n")[0]: part for part in reasons_page().split("\n## ")[1:]}
+    for reason, entry in REASON_HELP.items():
+        listed = {title for title, part in page.items() if f"| `{reason}` |" in part}
+        assert listed == {
+            kind.value for kind in entry.conditions if kind not in SUMMARIES or kind is entry.conditions[0]
+        }
+    assert "| `InsufficientMemory` |" in page["Placed"]
+    assert "| `NoLayout` |" in page["Placed"]
 
 
 def test_reasons_and_types_have_the_form_that_the_schema_asks_for() -> None:

@@ -157,8 +157,15 @@ class TestDeclared:
         assert plan_layout(asked, pool(nodes=4)).layout is not None
         refused = plan_layout(asked, pool(nodes=3))
         assert refused.reason is Reason.NO_LAYOUT
-        assert "tensor=8 pipeline=4 finds no place" in refused.message
-        assert "nodes have 8, 8, 8 GPUs" in refused.message
+        assert refused.message == (
+            f"spec.parallelism: tensor=8 pipeline=4 needs 4 nodes with 8 {H100} GPUs each, 3 exist; add 1, or use at "
+            "most pipeline=3"
+        )
+        undeclared = plan_layout(spec(parallelism={"pipeline": 32}), replace(pool(gpus=1, nodes=1), gpu_product=""))
+        assert undeclared.message == (
+            "spec.parallelism: tensor=1 pipeline=32 needs 32 nodes with 1 GPU each, 1 exists; "
+            "add 31, or use at most pipeline=1"
+        )
 
     def test_a_declared_layout_that_does_not_fit_is_refused_with_what_would(self) -> None:
         asked = spec(architecture=LLAMA_70B, concurrency=16, parallelism={"tensor": 2, "pipeline": 1})

@@ -4,8 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bayplan.api import names
+from bayplan.api.conditions import ConditionType, Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.meta import rfc3339
+from bayplan.api.reasons import REASON_HELP
+from bayplan.api.reference import SUMMARIES
 from bayplan.api.revision import revision_hash
 from bayplan.api.validation import parse_spec
 from bayplan.cluster.resources import INFERENCE_MODELS, NODES, PODS, Key, Resource
@@ -210,6 +213,9 @@ class World:
     def status(self, key: Key) -> Json:
         found = next(model for model in self.api.objects(INFERENCE_MODELS) if _key(model) == key)
         status: Json = found.get("status", {})
+        for shown in status.get("conditions", ()):
+            kind, reason = ConditionType(shown["type"]), Reason(shown["reason"])
+            assert kind in (*SUMMARIES, *REASON_HELP[reason].conditions), f"docs/reasons.md: {kind} lacks {reason}"
         return status
 
     def condition(self, key: Key, kind: str) -> Json | None:

@@ -41,6 +41,7 @@ REASON_HELP: Final = MappingProxyType(
         ),
         Reason.INSUFFICIENT_MEMORY: _help(
             _T.MEMORY_FIT,
+            _T.PLACED,
             _T.STALLED,
             means="No layout fits on any GPU product that the model may use. The message says how much is missing.",
             do="Lower `concurrency` or `engine.maxModelLen` to what the message says would fit, allow a larger product "
@@ -53,12 +54,15 @@ REASON_HELP: Final = MappingProxyType(
         ),
         Reason.NO_LAYOUT: _help(
             _T.MEMORY_FIT,
+            _T.PLACED,
             _T.STALLED,
             means="No tensor and pipeline sizes satisfy the engine's rules and the node shapes.",
             do="Change `parallelism` as the message says, or leave it out.",
         ),
         Reason.NO_MATCHING_GPU: _help(
             _T.MEMORY_FIT,
+            _T.PLACED,
+            _T.STALLED,
             means="No node of the cluster has a GPU product that `placement.gpuProducts` accepts.",
             do="Add nodes, or accept one of the products that the message lists.",
         ),
@@ -81,8 +85,9 @@ REASON_HELP: Final = MappingProxyType(
         ),
         Reason.NO_NODE_MATCHES: _help(
             _T.PLACED,
-            means="No node satisfies selector, tolerations and product together.",
-            do="Compare `placement` with the count of nodes that each constraint removed, in the message.",
+            means="Too few nodes satisfy selector, tolerations, product and the size of a pod together.",
+            do="Compare `placement` and `template.resources` with the count of nodes that each constraint removed, and "
+            "with the amounts, in the message.",
         ),
         Reason.NO_NODE_MATCHES_TOPOLOGY: _help(
             _T.PLACED,

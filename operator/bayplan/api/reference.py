@@ -11,11 +11,17 @@ from bayplan.api.rules import VALIDATIONS
 from bayplan.api.structural import Json, structural_schema
 from bayplan.api.wording import accepted
 
+SUMMARIES = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
+"""Conditions that repeat the reason of whatever blocks."""
+
 MARK = "<!-- Generated from operator/bayplan/api by `make crds`; changes here are overwritten. -->\n"
 
 
 def reasons_page() -> str:
-    """Return `docs/reasons.md`: every reason under the condition types that it appears on."""
+    """Return `docs/reasons.md`: every reason under the condition types that it appears on.
+
+    Ready, Reconciling and Stalled repeat the reasons of others; only what is theirs first is listed there.
+    """
     lines = [
         MARK,
         "# Conditions and reasons\n",
@@ -23,7 +29,11 @@ def reasons_page() -> str:
         "`Reconciling` and `Stalled` exist only while they are true and repeat a reason of another condition.\n",
     ]
     for kind in ConditionType:
-        entries = [(reason, entry) for reason, entry in REASON_HELP.items() if entry.conditions[0] is kind]
+        entries = [
+            (reason, entry)
+            for reason, entry in REASON_HELP.items()
+            if kind is entry.conditions[0] or (kind in entry.conditions and kind not in SUMMARIES)
+        ]
         if entries:
             lines += [f"## {kind}\n", "| reason | means | what to do |", "|---|---|---|"]
             lines += [f"| `{reason}` | {entry.meaning} | {entry.action} |" for reason, entry in entries]

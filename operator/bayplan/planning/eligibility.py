@@ -4,12 +4,15 @@ The same rules hold when a group is planned and when its reservation is rechecke
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from fractions import Fraction
 
 from bayplan.api.podtemplate import Toleration
 from bayplan.planning.gpus import bare_product
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Effect, Free, Node, Sharing, Taint
+from bayplan.planning.numbers import MIB_PER_GIB
 
 _REPELLING = (Effect.NO_SCHEDULE, Effect.NO_EXECUTE)
 
@@ -26,7 +29,9 @@ class Obstacle(StrEnum):
     LEAVING = "leaving"
     UNPLACEABLE = "not placeable now"
     SHARING = "of shared or partitioned GPUs, which cannot work as one replica"
-    TOO_SMALL = "too small for one pod"
+    TOO_FEW_GPUS = "with too few GPUs for one pod"
+    TOO_LITTLE_CPU = "with too little CPU for one pod"
+    TOO_LITTLE_MEMORY = "with too little memory for one pod"
     GPU_MEMORY = "of GPUs with too little memory"
     TAINTED = "tainted without a toleration"
     EXCLUDED = "set aside after a failure"
@@ -34,6 +39,16 @@ class Obstacle(StrEnum):
     CPU_BUSY = "short of free CPU"
     MEMORY_BUSY = "short of free memory"
     PODS_FULL = "full of pods"
+
+    @property
+    def is_size(self) -> bool:
+        """Whether the node would not do even if it were empty."""
+        return self in (
+            Obstacle.TOO_FEW_GPUS,
+            Obstacle.TOO_LITTLE_CPU,
+            Obstacle.TOO_LITTLE_MEMORY,
+            Obstacle.GPU_MEMORY,
+        )
 
     @property
     def is_room(self) -> bool:
@@ -112,10 +127,40 @@ def _state_obstacle(node: Node) -> Obstacle | None:
 def _hardware_obstacle(node: Node, shape: GroupShape) -> Obstacle | None:
     if node.sharing is not Sharing.NONE and shape.layout.gpus > 1:
         return Obstacle.SHARING
-    if node.gpus < shape.gpus_per_pod or node.cpu_millis < shape.cpu_millis or node.memory_bytes < shape.memory_bytes:
-        return Obstacle.TOO_SMALL
+    if node.gpus < shape.gpus_per_pod:
+        return Obstacle.TOO_FEW_GPUS
+    if node.cpu_millis < shape.cpu_millis:
+        return Obstacle.TOO_LITTLE_CPU
+    if node.memory_bytes < shape.memory_bytes:
+        return Obstacle.TOO_LITTLE_MEMORY
     need, memory = shape.least_gpu_memory_mib, node.gpu_memory_mib
     return Obstacle.GPU_MEMORY if need is not None and memory is not None and memory < need else None
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What one pod asks of a resource that a node has too little of even when it is empty, and what the node has."""
+
+    asked: Fraction
+    """In `unit`."""
+    there: Fraction
+    unit: str
+
+
+def size_of(obstacle: Obstacle, node: Node, shape: GroupShape) -> Size:
+    """The amounts behind an obstacle of size. Raises KeyError for another obstacle."""
+    asked, there, scale, unit = {
+        Obstacle.TOO_FEW_GPUS: (shape.gpus_per_pod, node.gpus, 1, "GPUs"),
+        Obstacle.TOO_LITTLE_CPU: (shape.cpu_millis, node.cpu_millis, 1000, "CPU"),
+        Obstacle.TOO_LITTLE_MEMORY: (shape.memory_bytes, node.memory_bytes, 2**30, "GiB of memory"),
+        Obstacle.GPU_MEMORY: (
+            shape.least_gpu_memory_mib or 0,
+            node.gpu_memory_mib or 0,
+            MIB_PER_GIB,
+            "GiB of memory per GPU",
+        ),
+    }[obstacle]
+    return Size(asked=Fraction(asked) / scale, there=Fraction(there) / scale, unit=unit)
 
 
 def _access_obstacle(node: Node, request: GroupRequest) -> Obstacle | None:

@@ -242,11 +242,23 @@ def _declared_problem(spec: InferenceModelSpec, pool: GpuPool) -> str:
 
 
 def _too_few_nodes(spec: InferenceModelSpec, pool: GpuPool) -> str:
-    asked = f"tensor={spec.parallelism.tensor or 1} pipeline={spec.parallelism.pipeline or 1}"
-    sizes = ", ".join(str(size) for size in pool.node_sizes[:8])
+    """What is declared asks for more nodes than there are, even with the narrowest width that is left open."""
+    tensor, pipeline = spec.parallelism.tensor or 1, spec.parallelism.pipeline or 1
+    layout = arranged(tensor, pipeline, gpus_of_node=pool.gpus_of_node)
+    if layout is None:
+        raise AssertionError("a width beyond the node was refused before")
+    there = pool.nodes_of(layout.gpus_per_node)
+    shorter = (
+        stages
+        for stages in range(pipeline - 1, 0, -1)
+        if (other := arranged(tensor, stages, gpus_of_node=pool.gpus_of_node)) is not None
+        and other.nodes <= pool.nodes_of(other.gpus_per_node)
+    )
+    gpu = f"{pool.gpu_product} GPU" if pool.gpu_product else "GPU"
     return (
-        f"spec.parallelism: {asked} finds no place on {named(pool)}: nodes have {sizes} GPUs; add nodes or use fewer "
-        "stages"
+        f"spec.parallelism: tensor={tensor} pipeline={pipeline} needs {plural(layout.nodes, 'node')} with "
+        f"{plural(layout.gpus_per_node, gpu)} each, {there} {'exists' if there == 1 else 'exist'}; add "
+        f"{layout.nodes - there}, or use at most pipeline={next(shorter)}"
     )
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from bayplan.api.conditions import Reason
 from bayplan.planning import placementtext as text
-from bayplan.planning.eligibility import Obstacle, node_obstacle, room_obstacle
+from bayplan.planning.eligibility import Obstacle, Size, node_obstacle, room_obstacle, size_of
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.groupsearch import Candidate, Score, SearchRules, best_group, second_best_group
 from bayplan.planning.inventory import Claim, ClaimState, Inventory, Node
@@ -140,6 +140,7 @@ def place(request: GroupRequest, inventory: Inventory) -> PlacementDecision:
 def _survey(request: GroupRequest, shape: GroupShape, inventory: Inventory) -> _Survey:
     free = inventory.free
     obstacles: Counter[Obstacle] = Counter()
+    largest: dict[Obstacle, Size] = {}
     matching, candidates = [], []
     for node in inventory.nodes:
         obstacle = node_obstacle(node, request, shape)
@@ -151,6 +152,10 @@ def _survey(request: GroupRequest, shape: GroupShape, inventory: Inventory) -> _
                 candidates.append(_candidate(node, left.gpus, request, shape))
         if obstacle is not None:
             obstacles[obstacle] += 1
+            if obstacle.is_size:
+                size = size_of(obstacle, node, shape)
+                if obstacle not in largest or size.there > largest[obstacle].there:
+                    largest[obstacle] = size
     rules = SearchRules(
         size=shape.pods,
         required=request.required,
@@ -159,7 +164,7 @@ def _survey(request: GroupRequest, shape: GroupShape, inventory: Inventory) -> _
         groups_in_domain=request.groups_in_domain,
         kept=request.kept_nodes,
     )
-    findings = text.Findings(matching=tuple(matching), fitting=len(candidates), obstacles=obstacles)
+    findings = text.Findings(matching=tuple(matching), fitting=len(candidates), obstacles=obstacles, largest=largest)
     return _Survey(shape=shape, findings=findings, candidates=tuple(candidates), rules=rules)
 
 

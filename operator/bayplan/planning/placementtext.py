@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fractions import Fraction
 
-from bayplan.planning.eligibility import Obstacle
+from bayplan.planning.eligibility import Obstacle, Size
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.groupsearch import Candidate, Score, SearchRules, buckets
 from bayplan.planning.inventory import Free, Inventory, Node
@@ -20,6 +21,8 @@ class Findings:
     matching: tuple[tuple[Node, Free], ...]
     fitting: int
     obstacles: Mapping[Obstacle, int]
+    largest: Mapping[Obstacle, Size] = field(default_factory=dict)
+    """For each resource that nodes are too small in: what a pod asks of it, and the most that one of them has."""
 
     @property
     def free_gpus(self) -> int:
@@ -91,11 +94,42 @@ def _spread_fact(request: GroupRequest, nodes: Sequence[Node]) -> str:
 def no_node_matches(shape: GroupShape, findings: Findings, inventory: Inventory) -> str:
     """Too few nodes match, whatever is free."""
     there = len(findings.matching)
-    out = findings.summary or "the cluster has no nodes"
+    out = "; ".join([findings.summary or "the cluster has no nodes", *_sizes(findings)])
     return (
         f"{need(shape)}: {there} of {plural(len(inventory.nodes), 'node')} {'matches' if there == 1 else 'match'}, "
-        f"{shape.pods - there} more needed; {out}; add or repair nodes, or widen spec.placement"
+        f"{shape.pods - there} more needed; {out}; {_remedy(findings)}"
     )
+
+
+_SMALLER = {
+    Obstacle.TOO_FEW_GPUS: "spec.parallelism",
+    Obstacle.TOO_LITTLE_CPU: "spec.template.resources",
+    Obstacle.TOO_LITTLE_MEMORY: "spec.template.resources",
+    Obstacle.GPU_MEMORY: "spec.concurrency or spec.engine.maxModelLen",
+}
+"""The field that makes a pod smaller in what a node is too small in."""
+
+
+def _sizes(findings: Findings) -> list[str]:
+    return [
+        f"a pod asks for {_amount(size.asked)} {size.unit}, the largest of them has {_amount(size.there)}, "
+        f"{_amount(size.asked - size.there)} short"
+        for _, size in sorted(findings.largest.items())
+    ]
+
+
+def _amount(value: Fraction) -> str:
+    """Up to three decimals, and never 0 for what is missing."""
+    return f"{float(value):.3f}".rstrip("0").rstrip(".") if value >= Fraction(1, 1000) else f"{float(value):.1g}"
+
+
+def _remedy(findings: Findings) -> str:
+    """Add what is missing, or ask for less of it; other nodes help where something else than size is in the way."""
+    smaller = list(dict.fromkeys(_SMALLER[obstacle] for obstacle in sorted(findings.largest)))
+    ways = [f"ask for less in {' and '.join(smaller)}"] if smaller else []
+    if not smaller or any(not obstacle.is_size and not obstacle.is_room for obstacle in findings.obstacles):
+        return ", ".join(["add or repair nodes", *ways, "or widen spec.placement"])
+    return f"{ways[0]}, or add larger nodes"
 
 
 def insufficient_gpu(shape: GroupShape, findings: Findings, inventory: Inventory) -> str:
