@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,8 @@ import yaml
 from bayplan.api import names
 from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.clock import SystemClock
-from bayplan.cluster.errors import ApiError
+from bayplan.cluster.errors import ApiError, Unreachable
+from bayplan.cluster.port import WatchEvent
 from bayplan.cluster.resources import INFERENCE_MODELS, LEASES, PODS, Key
 from bayplan.cluster.servertime import ServerTime
 from bayplan.gateway.acknowledgements import GatewayPod
@@ -32,11 +34,25 @@ from tests.gateway.test_gateway_tenants import entry
 TIMES = ApiTimes(watch=2.0, idle=0.5)
 
 
+class StallingApi(FakeApi):
+    """An API server whose watches fall silent: what happens is not told, until the client gives the stream up."""
+
+    stalled = False
+
+    async def watch(self, *args: Any, **options: Any) -> AsyncGenerator[WatchEvent, None]:
+        async with aclosing(super().watch(*args, **options)) as events:
+            async for one in events:
+                if self.stalled:
+                    await asyncio.sleep(options["idle_seconds"])
+                    raise Unreachable("not a byte came")
+                yield one
+
+
 class Life:
     """One runtime over an API server in memory."""
 
     def __init__(self, **settings: Any) -> None:
-        self.api = FakeApi()
+        self.api = StallingApi()
         self._settings = replace(GatewaySettings(), drain_seconds=5.0, **settings)
         self.session = aiohttp.ClientSession()
         self.task: asyncio.Task[int] | None = None
@@ -235,6 +251,28 @@ async def test_requests_go_on_while_the_api_server_is_away(life: Life, scripted:
     assert life.runtime.gateway.directory.head("pod-a") is None
     assert await life.status() == 200
     assert len(other.received) >= 1
+
+
+async def test_stalled_watch_costs_nobody_a_place_and_heals_by_itself(life: Life, scripted: MakeScripted) -> None:
+    first, second = await scripted(whole_answer), await scripted(whole_answer)
+    life.api.seed(INFERENCE_MODELS, raw_model())
+    life.api.seed(PODS, raw_head("a", first.host))
+    await life.begin()
+    assert await life.status() == 200
+    life.api.stalled = True
+    await first.stop()
+    life.api.remove(PODS, Key("default", "a"))
+    life.api.seed(PODS, raw_head("b", second.host))
+    for _ in range(5):
+        assert await life.status() == 503
+    gateway = life.runtime.gateway
+    assert gateway.directory.head("pod-a") is not None  # nobody has said that it is gone
+    assert gateway.held == 0
+    assert second.received == []
+    life.api.stalled = False
+    await life.until_status(200)
+    assert gateway.directory.head("pod-a") is None
+    assert len(second.received) == 1
 
 
 async def test_keys_that_change_under_the_process_count(
