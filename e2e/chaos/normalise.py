@@ -1,7 +1,8 @@
 """What two runs of one story must have in common: objects without what legitimately differs.
 
 Dropped or blanked, and why:
-- uids, resourceVersions, managedFields, times: new in every run; a uid of a known object becomes its kind and name.
+- uids, resourceVersions, managedFields, times: new in every run; a uid of a known object becomes its kind and name,
+  also inside a text such as a label selector.
 - addresses and container ids: the cluster hands them out.
 - which node a replica is on, with its zone, and the facts that placement states about it: several nodes are equally
   good, and the order in which GPUs become free decides.
@@ -22,6 +23,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _ADDRESS = re.compile(r"\b\d{1,3}(\.\d{1,3}){3}\b")
 _GROUP = re.compile(r"\b(?P<base>[a-z][-a-z0-9]*-[0-9a-f]{5})-\d+-(?P<attempt>\d+)(?P<rank>-\d+)?\b")
 _DIGEST = re.compile(r"\b[0-9a-f]{12}\b")
+_UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _CONTAINER = re.compile(r"\b[a-z]+://[-0-9a-f]+\b")
 _ZONES = "topology.kubernetes.io/"
 _MOMENTARY = frozenset({"arrivalTokensPerSecond", "readyTokensPerSecond", "coverage", "windowReplicas"})
@@ -70,7 +72,7 @@ class Normaliser:
             found = [self._blank(item, uids) for item in value]
             return sorted(found, key=lambda item: json.dumps(item, sort_keys=True))
         if isinstance(value, str):
-            return uids.get(value) or self.name(value)
+            return uids.get(value) or _UID.sub(lambda match: uids.get(match[0], match[0]), self.name(value))
         return value
 
 

@@ -10,15 +10,23 @@ from e2e.chaos.normalise import Normaliser, difference
 Json = dict[str, Any]
 
 
+def uid_of(mark: str) -> str:
+    return f"0ea1b8ac-0b19-496b-86ed-5acad96dbc{mark}"
+
+
 def world(mark: str, *, node: str, ordinal: int = 0, attempt: int = 0) -> list[Json]:
     """A model and its pod as one life shows them."""
     group = f"small-1a2b3-{ordinal}-{attempt}"
-    owner = {"kind": "InferenceModel", "name": "small", "uid": f"model-{mark}", "controller": True}
+    owner = {"kind": "InferenceModel", "name": "small", "uid": uid_of(mark), "controller": True}
     return [
         {
             "kind": "InferenceModel",
-            "metadata": {"name": "small", "namespace": f"ns-{mark}", "uid": f"model-{mark}", "resourceVersion": mark},
-            "status": {"readyReplicas": 1, "conditions": [{"type": "Ready", "message": f"group {group} on {node}"}]},
+            "metadata": {"name": "small", "namespace": f"ns-{mark}", "uid": uid_of(mark), "resourceVersion": mark},
+            "status": {
+                "readyReplicas": 1,
+                "selector": f"bayplan.dev/model=small,bayplan.dev/model-uid={uid_of(mark)}",
+                "conditions": [{"type": "Ready", "message": f"group {group} on {node}"}],
+            },
         },
         {
             "kind": "Pod",
