@@ -150,6 +150,24 @@ class TestABadCandidate:
 
         assert HoldReason.INSUFFICIENT_EVIDENCE in reasons(fleet.settle(30))
 
+    @pytest.mark.parametrize(("requests", "held"), [(49, True), (50, False)])
+    def test_even_without_gates_both_arms_need_their_samples(self, requests: int, held: bool) -> None:
+        fleet = at("canary-10", policy(gates=()), requests=requests)
+
+        decision = fleet.settle(4)
+
+        assert fleet.stored.evidence.windows == 2
+        assert (HoldReason.INSUFFICIENT_EVIDENCE in reasons(decision)) is held
+
+    def test_a_last_window_in_doubt_holds_whatever_was_counted_before(self) -> None:
+        fleet = at("canary-10")
+        fleet.settle(4)
+
+        for _ in range(3):
+            decision = fleet.step(window=fleet.window(problem="gateway g started anew"))
+        assert reasons(decision) == [HoldReason.NOT_COMPARABLE]
+        assert fleet.step().verdict == Advance("canary-25")
+
     def test_a_miss_that_the_baseline_shares_holds_and_asks_for_tuning(self) -> None:
         fleet = at("canary-10")
         fleet.late = 40

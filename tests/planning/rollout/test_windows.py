@@ -227,6 +227,12 @@ class TestCounting:
     def test_what_began_before_the_plan_was_acknowledged_is_of_another_stage(self, since: Any, counted: int) -> None:
         assert count(made(10, 20), since=since).windows == counted
 
+    @pytest.mark.parametrize("end", [10, 9])
+    def test_a_window_that_spans_no_time_counts_nothing(self, end: int) -> None:
+        evidence = count(replace(made(10, 20), end_seconds=Fraction(end)))
+
+        assert (evidence.windows, evidence.problem) == (0, "the window spans no time")
+
     @pytest.mark.parametrize(("now", "counted"), [(20, 1), (19, 0)])
     def test_the_future_does_not_count(self, now: int, counted: int) -> None:
         assert count(made(10, 20), now=now).windows == counted

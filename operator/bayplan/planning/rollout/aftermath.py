@@ -27,9 +27,9 @@ def replace_rest(policy: RolloutPolicy, state: RolloutState, world: World) -> De
     message = f"{ready} of {world.desired} replicas of {serving} ready; {previous} serves beside them"
     promote = policy.stages[-1]
     if not returning and state.clock.elapsed(now) > promote.deadline_seconds:
-        if policy.on_deadline is OnDeadline.ROLLBACK:
+        if policy.on_deadline is OnDeadline.ROLLBACK and previous is not None:
             why = f"the rest was not replaced within {float(promote.deadline_seconds):g} s: {message}"
-            return revert(state, world, RollbackReason.DEADLINE_EXCEEDED, why)
+            return revert(state, world, RollbackReason.DEADLINE_EXCEEDED, why, to=previous)
         return hold(state, Hold(HoldReason.DEADLINE_EXCEEDED, message), Hold(HoldReason.REPLACING, message))
     return hold(state, Hold(HoldReason.REPLACING, message))
 
@@ -77,15 +77,15 @@ def _called_back(policy: RolloutPolicy, state: RolloutState, world: World) -> De
     if other is None:
         return None
     if policy.abort == serving:
-        return revert(state, world, RollbackReason.ABORTED, f"spec.abort names {serving}")
+        return revert(state, world, RollbackReason.ABORTED, f"spec.abort names {serving}", to=other)
     if world.wanted == other and (other == state.plan.previous or other in state.proven):
-        return revert(state, world, RollbackReason.REVERTED, f"the spec went back to {other}")
+        return revert(state, world, RollbackReason.REVERTED, f"the spec went back to {other}", to=other)
     results = assess(policy, state, world, candidate=serving, baseline=other).results
     failing = [result for result in results if result.rolls_back]
     if not failing:
         return None
     why = "; ".join(f"{result.gate}: {result.message}" for result in failing)
-    return replace(revert(state, world, RollbackReason.GATE_FAILED, why), gates=results)
+    return replace(revert(state, world, RollbackReason.GATE_FAILED, why, to=other), gates=results)
 
 
 def prove_rollback(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision:

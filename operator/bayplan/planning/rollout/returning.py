@@ -31,10 +31,9 @@ def roll_back(
     return Decision(back, Rollback(reason, message), gates)
 
 
-def revert(state: RolloutState, world: World, reason: RollbackReason, message: str) -> Decision:
-    """After the promotion: what served before serves again, in one pool with the other until it is at full size."""
+def revert(state: RolloutState, world: World, reason: RollbackReason, message: str, *, to: str) -> Decision:
+    """After the promotion: `to` serves again, in one pool with what was promoted until it is at full size."""
     now, bad = world.now_seconds, state.plan.serving
-    to = state.plan.previous or state.retained or bad
     cause = Rejection(bad, reason, message, now)
     if reason in REJECTING:
         state = state.with_rejected(cause)
