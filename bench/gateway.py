@@ -118,7 +118,7 @@ async def live(parts: Sequence[str], *, seeds: Sequence[int], quick: bool) -> di
                 "sheds_broken": sheds.broken[:5],
             }
         if "live-overload" in parts:
-            seconds, warm_up = (10.0, 5.0) if quick else (60.0, 40.0)
+            seconds, warm_up = (10.0, 5.0) if quick else (60.0, 60.0)
             runs = {}
             for load in (1.0, OVERLOAD):
                 # Engine and gateway are new each time: what the last run left in them is no part of this one.

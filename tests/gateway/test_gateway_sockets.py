@@ -152,7 +152,7 @@ async def test_client_that_takes_nothing_is_cut_off(make_town: MakeTown, scripte
         while True:
             await connection.chunk(event("a" * 60_000))
 
-    town = await make_town(settings=GatewaySettings(silence_seconds=0.3))
+    town = await make_town(settings=GatewaySettings(silence_seconds=1.5))
     town.model()
     engine = await scripted(floods)
     town.head("a", engine.host)

@@ -90,7 +90,7 @@ class Delivery:
         self._on_started = on_started
         self._relay: StreamRelay | None = None
         self._tried: list[str] = []
-        self._cause: Cause | None = Cause.CANCELLED  # until something else is known
+        self._cause: Cause | None = Cause.FAILED  # until something else is known
 
     async def run(self) -> web.StreamResponse:
         """Deliver and give the place back. Raises Refused when no engine serves and the client has seen nothing."""
@@ -117,12 +117,14 @@ class Delivery:
         attempts = 0
         while True:
             head = self._head()
-            if head is None:
+            while head is None:
+                # It began to leave, or went, between admission and now.
+                self._tried.append(self._place.replica)
                 shed = self._place.move(*self._tried)
                 if shed is not None:
                     self._cause = Cause.UNREACHABLE
                     return shed_response(shed)
-                continue
+                head = self._head()
             attempts += 1
             self._tried.append(head.uid)
             try:
@@ -162,10 +164,13 @@ class Delivery:
             RowKey(key.namespace, key.name, head.uid, head.revision, SERVING, self._job.workload_class)
         )
         row.begin(now_ns())
-        cause: Cause | None = Cause.CANCELLED
+        cause: Cause | None = Cause.FAILED
         try:
             response = await self._exchange(head)
             cause = self._cause
+        except asyncio.CancelledError:
+            cause = Cause.CANCELLED
+            raise
         except NotServedError as error:
             cause = error.cause
             raise
@@ -177,7 +182,7 @@ class Delivery:
             raise
         except ConnectionError:
             # The client is gone; a write found out before the handler was told.
-            self._cause = cause
+            self._cause = cause = Cause.CANCELLED
             return self._cut_off()
         finally:
             self._account(row, cause)
