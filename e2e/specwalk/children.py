@@ -67,6 +67,9 @@ def normalised(item: Json, aliases: Mapping[str, str]) -> str:
         if key not in ("nodeName", "affinity", "clusterIP", "clusterIPs")
     }
     text = json.dumps({**body, "spec": spec, "metadata": {**meta, "annotations": annotations}}, sort_keys=True)
+    # Labels and selectors name the owner by its uid as well.
+    for owner in item["metadata"].get("ownerReferences") or ():
+        text = text.replace(owner["uid"], "OWNER")
     for name, alias in sorted(aliases.items(), key=lambda entry: -len(entry[0])):
         text = re.sub(rf"(?<![a-z0-9-]){re.escape(name)}(?![a-z0-9])", alias, text)
     return RANDOM.sub("kube-api-access", text)

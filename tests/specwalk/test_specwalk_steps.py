@@ -98,6 +98,15 @@ def test_place_time_and_identity_make_no_difference() -> None:
     assert normalised(child(), ALIASES) == normalised(other, FRESH)
 
 
+def test_owners_of_two_objects_make_no_difference_wherever_they_are_named() -> None:
+    found = []
+    for uid in ("uid-of-one", "uid-of-another"):
+        body = child()
+        body["metadata"] |= {"ownerReferences": [{"uid": uid}], "labels": {names.LABEL_MODEL_UID: uid}}
+        found.append(normalised(body, ALIASES))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize(
     "changed",
     [
