@@ -1,6 +1,8 @@
 """What `bayplan status` shows for the states that the on-call meets."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -23,8 +25,8 @@ def shown(status: dict[str, Any], *, generation: int = 1) -> ShownModel:
     return ShownModel("team", "llama", "llama-8b", generation, parsed)
 
 
-def text(renderable: RenderableType) -> str:
-    console = Console(width=140, no_color=True, force_terminal=False)
+def text(renderable: RenderableType, *, width: int = 140) -> str:
+    console = Console(width=width, no_color=True, force_terminal=False)
     with console.capture() as capture:
         console.print(renderable)
     return capture.get()
@@ -167,3 +169,75 @@ def test_a_screen_shows_what_autoscaling_decided_last_and_where_the_model_answer
 
     assert "scaling: ScaleUp for 1m10s: demand 3 (rate 2 + queue 1) within 1 to 4; 2 to 3" in screen
     assert "endpoint http://llama.team.svc:8000/v1" in screen
+
+
+def narrow_table(width: int, *, namespaces: tuple[str, ...] = ("team", "team")) -> list[list[str]]:
+    status = {"desiredReplicas": 3, "readyReplicas": 2, "gpus": 8}
+    reasons = ("FragmentedCapacity", "NoNodeMatchesTopology")
+    models = [
+        replace(
+            shown(status | {"conditions": [condition("Ready", "False", reason)]}),
+            namespace=namespace,
+            name=f"llama-{n}",
+        )
+        for n, (reason, namespace) in enumerate(zip(reasons, namespaces, strict=True))
+    ]
+    lines = text(models_table(models, now=NOW), width=width).splitlines()
+    assert all(len(line) <= width for line in lines)
+    return [line.split() for line in lines]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_name_readiness_and_reason_stay_whole_on_a_narrow_terminal(width: int) -> None:
+    header, first, second = narrow_table(width)
+    at = {title: header.index(title) for title in ("NAME", "READY", "REASON")}
+    assert [[row[i] for i in at.values()] for row in (first, second)] == [
+        ["llama-0", "False", "FragmentedCapacity"],
+        ["llama-1", "False", "NoNodeMatchesTopology"],
+    ]
+    assert {len(row) for row in (first, second)} == {len(header)}
+
+
+def test_columns_go_in_the_order_of_what_they_are_worth() -> None:
+    headers = [narrow_table(width)[0] for width in range(120, 30, -1)]
+    lost = [title for wide, narrow in pairwise(headers) for title in wide if title not in narrow]
+    assert lost == ["SINCE", "DRAINING", "GPUS", "PENDING", "WARMING", "NAMESPACE", "DESIRED", "SERVING"]
+
+
+def test_namespaces_stay_where_there_are_several() -> None:
+    assert "NAMESPACE" in narrow_table(60, namespaces=("team", "other"))[0]
+
+
+def test_a_terminal_too_narrow_for_a_reason_folds_it() -> None:
+    rows = narrow_table(30)
+    assert len(rows) > 3
+    assert "…" not in str(rows)
+
+
+def test_what_decided_about_a_group_is_whole_on_80_columns() -> None:
+    status = {
+        "placement": {
+            "groups": [
+                {
+                    "name": "llama-0123456789-0-0",
+                    "revision": "0123456789",
+                    "stage": "Warming",
+                    "since": "2026-11-29T11:59:30Z",
+                    "warmupStage": "Generating",
+                    "nodes": ["node-a1", "node-a2"],
+                    "gpuProduct": "NVIDIA-L40S",
+                    "facts": ["one rack as required"],
+                }
+            ]
+        }
+    }
+    for width in (80, 140):
+        screen = text(model_screen(shown(status), now=NOW), width=width)
+        for word in (
+            "llama-0123456789-0-0",
+            "Warming (Generating)",
+            "node-a1, node-a2",
+            "NVIDIA-L40S",
+            "rack as required",
+        ):
+            assert word in screen, (width, screen)

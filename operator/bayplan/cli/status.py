@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import os
+import re
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
+from bayplan.api.inferencemodel_status import read_status
 from bayplan.cli.statusview import ShownModel, model_screen, models_table
 from bayplan.cluster.client import ApiClient
 from bayplan.cluster.credentials import Credentials, CredentialsError, load_access
@@ -17,9 +21,9 @@ from bayplan.cluster.errors import ApiError, NotFound
 from bayplan.cluster.loop import run
 from bayplan.cluster.port import Json
 from bayplan.cluster.resources import INFERENCE_MODELS
-from bayplan.reconcile.modelview import view_model
 
 REFRESH_SECONDS = 1.0
+PIPE_WIDTH = 160
 
 
 class StatusError(Exception):
@@ -40,6 +44,8 @@ def status(
     """Show InferenceModels: counts, memory terms, groups on nodes, and the reason for what is not ready."""
     if name is not None and all_namespaces:
         raise typer.BadParameter("NAME belongs to one namespace: use --namespace instead of --all-namespaces")
+    if name is not None and not re.fullmatch("[a-z0-9]([-.a-z0-9]*[a-z0-9])?", name):
+        raise typer.BadParameter(f"NAME {name!r} is no name of an object: lower-case letters, digits, '-' and '.'")
     if as_json and watch:
         raise typer.BadParameter("--json prints once: use it without --watch")
     path = str(kubeconfig) if kubeconfig is not None else None
@@ -48,15 +54,14 @@ def status(
     except (StatusError, CredentialsError) as error:
         typer.echo(f"bayplan status: {error}", err=True)
         raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
 
 
 async def _show(
     kubeconfig: str | None, name: str | None, namespace: str | None, *, all_namespaces: bool, as_json: bool, watch: bool
 ) -> None:
     credentials = Credentials(lambda: load_access(kubeconfig=kubeconfig))
-    console = Console()
+    # A pipe has no width; it gets everything, and what reads it may cut.
+    console = Console() if sys.stdout.isatty() or "COLUMNS" in os.environ else Console(width=PIPE_WIDTH)
     async with ApiClient(credentials) as client:
         here = namespace or (await credentials.access()).namespace or "default"
         scope = None if all_namespaces else here
@@ -91,9 +96,10 @@ def _render(raws: list[Json], name: str | None) -> Any:
 
 
 def _shown(raw: Json) -> ShownModel:
-    view = view_model(raw)
+    meta = raw["metadata"]
     served = raw.get("spec", {}).get("model", {}).get("name", "?")
-    return ShownModel(view.key.namespace, view.key.name, str(served), view.generation, view.read_status())
+    status = read_status(raw.get("status") or {})
+    return ShownModel(meta["namespace"], meta["name"], str(served), meta.get("generation", 0), status)
 
 
 def _plain(raw: Json) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
@@ -48,31 +48,59 @@ class ShownModel:
 
 
 def models_table(models: Sequence[ShownModel], *, now: datetime) -> RenderableType:
-    """Return one line per model."""
+    """Return one line per model, with as many columns as the terminal has room for."""
     if not models:
         return Text("No InferenceModels found. Create one: kubectl apply -f FILE")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("NAMESPACE", "NAME", "READY", "REASON"):
-        table.add_column(column, no_wrap=True)
-    for column in ("DESIRED", "PENDING", "WARMING", "READY", "DRAINING", "GPUS"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("SINCE", no_wrap=True)
-    for model in models:
-        status, ready = model.status, model.condition(ConditionType.READY)
-        table.add_row(
-            model.namespace,
-            model.name,
-            _verdict(ready),
-            escape(ready.reason) if ready else "-",
-            str(status.desired_replicas),
-            str(status.pending_replicas),
-            str(status.warming_replicas),
-            str(status.ready_replicas),
-            str(status.draining_replicas),
-            str(status.gpus),
-            _ago(ready.last_transition_time, now) if ready else "-",
-        )
-    return table
+    return _ModelsTable(models, now)
+
+
+_DROPPED_FIRST = ("SINCE", "DRAINING", "GPUS", "PENDING", "WARMING", "NAMESPACE", "DESIRED", "SERVING")
+"""Columns in the order in which a narrow terminal loses them; NAME, READY and REASON stay, folded if they must."""
+_KEPT = ("NAMESPACE", "NAME", "READY", "REASON")
+_GAP = 1
+
+
+class _ModelsTable:
+    def __init__(self, models: Sequence[ShownModel], now: datetime) -> None:
+        rows = [_cells(model, now) for model in models]
+        self._columns = {title: [row[title] for row in rows] for title in rows[0]}
+        self._one_namespace = len({model.namespace for model in models}) == 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = dict(self._columns)
+        for title in _DROPPED_FIRST:
+            if sum(_width(*column) + _GAP for column in shown.items()) - _GAP <= options.max_width:
+                break
+            if title != "NAMESPACE" or self._one_namespace:
+                del shown[title]
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+        for title in shown:
+            table.add_column(title, justify="left" if title in (*_KEPT, "SINCE") else "right", overflow="fold")
+        for row in zip(*shown.values(), strict=True):
+            table.add_row(*row)
+        yield table
+
+
+def _cells(model: ShownModel, now: datetime) -> dict[str, Text]:
+    status, ready = model.status, model.condition(ConditionType.READY)
+    cells = {
+        "NAMESPACE": model.namespace,
+        "NAME": model.name,
+        "READY": _verdict(ready),
+        "REASON": escape(ready.reason) if ready else "-",
+        "DESIRED": str(status.desired_replicas),
+        "PENDING": str(status.pending_replicas),
+        "WARMING": str(status.warming_replicas),
+        "SERVING": str(status.ready_replicas),
+        "DRAINING": str(status.draining_replicas),
+        "GPUS": str(status.gpus),
+        "SINCE": _ago(ready.last_transition_time, now) if ready else "-",
+    }
+    return {title: Text.from_markup(text) for title, text in cells.items()}
+
+
+def _width(title: str, column: Sequence[Text]) -> int:
+    return max(len(title), *(text.cell_len for text in column))
 
 
 def model_screen(model: ShownModel, *, now: datetime) -> RenderableType:
@@ -185,23 +213,36 @@ def _layouts(status: InferenceModelStatus) -> RenderableType:
     return Panel(table, title="layout", title_align="left")
 
 
+NARROW = 110
+"""Columns below which what decided about a group gets lines of its own."""
+
+
 def _groups(status: InferenceModelStatus, now: datetime) -> RenderableType:
-    groups = status.placement.groups
-    if not groups:
+    if not status.placement.groups:
         return Panel("no group is placed", title="groups", title_align="left")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("GROUP", "STAGE", "SINCE", "NODES", "GPU PRODUCT", "WHAT DECIDED"):
-        table.add_column(column, no_wrap=column in ("GROUP", "STAGE", "SINCE"))
-    for group in groups:
-        table.add_row(
-            group.name,
-            _stage(group),
-            _ago(group.since, now),
-            ", ".join(group.nodes),
-            escape(group.gpu_product),
-            escape(group.message or "; ".join(group.facts)),
-        )
-    return Panel(table, title="groups", title_align="left")
+    return Panel(_GroupsTable(status.placement.groups, now), title="groups", title_align="left")
+
+
+class _GroupsTable:
+    def __init__(self, groups: Sequence[GroupStatus], now: datetime) -> None:
+        self._groups = groups
+        self._now = now
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = options.max_width >= NARROW
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for column in ("GROUP", "STAGE", "SINCE", *(("NODES", "GPU PRODUCT", "WHAT DECIDED") if wide else ())):
+            table.add_column(column, no_wrap=wide and column in ("GROUP", "STAGE", "SINCE"), overflow="fold")
+        details = Text()
+        for group in self._groups:
+            nodes, what = ", ".join(group.nodes), group.message or "; ".join(group.facts)
+            more = (nodes, escape(group.gpu_product), escape(what)) if wide else ()
+            table.add_row(group.name, _stage(group), _ago(group.since, self._now), *more)
+            details.append(f"\n{group.name}", style="bold")
+            details.append(f" on {nodes} ({group.gpu_product or 'unlabelled GPUs'}): {what}")
+        yield table
+        if not wide:
+            yield details
 
 
 def _stage(group: GroupStatus) -> str:
