@@ -197,3 +197,15 @@ class Fleet:
 def reasons(decision: Decision) -> list[HoldReason]:
     """Why it holds; empty when it does not."""
     return [one.reason for one in decision.verdict.holds] if isinstance(decision.verdict, Holding) else []
+
+
+BEFOREHAND = {"desired", "floor", "surge", "quality"}
+
+
+def at(stage: str, asked: RolloutPolicy = POLICY, **of: Any) -> Fleet:
+    """A fleet whose candidate r2 has just entered that stage; what goes wrong does so from then on."""
+    fleet = Fleet(policy=asked, **{name: value for name, value in of.items() if name in BEFOREHAND})
+    fleet.until(stage)
+    for name in of.keys() - BEFOREHAND:
+        setattr(fleet, name, of[name])
+    return fleet
