@@ -12,7 +12,7 @@ COMPILE := $(UV) pip compile --quiet --universal --generate-hashes --no-emit-ind
 	--python-version 3.11 --exclude-newer "7 days" --custom-compile-command "make lock"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-all test chaos check check-static check-unit up down crds bench real-engine conformance lock clean
+.PHONY: help setup demo demo-all test chaos check check-static check-unit up tryout down crds bench real-engine conformance lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ check-unit: $(STAMP)
 
 up: $(STAMP) ## Leave a cluster running and print the KUBECONFIG line
 	@$(RUN) -m e2e.localcluster up
+
+tryout: up ## Add simulated GPU nodes and an operator to that cluster, until Ctrl-C (docs/tryout.md)
+	@$(RUN) -m e2e.scenarios.tryout
 
 down: $(STAMP) ## End the cluster that `make up` left running
 	@$(RUN) -m e2e.localcluster down

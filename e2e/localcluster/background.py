@@ -128,8 +128,13 @@ async def up(
     return record
 
 
+def _aside(folder: Path) -> Path:
+    """Where the logs of the cluster before this one are kept."""
+    return folder.with_name(f"{folder.name}.previous")
+
+
 def _set_aside(folder: Path) -> Path:
-    aside = folder.with_name(f"{folder.name}.previous")
+    aside = _aside(folder)
     shutil.rmtree(aside, ignore_errors=True)
     shutil.rmtree(folder / "etcd", ignore_errors=True)
     folder.rename(aside)
@@ -149,8 +154,12 @@ async def down(*, name: str, say: Callable[[str], None]) -> None:
     folder = cluster_folder(name)
     async with locked(lock_of(folder), say=say):
         record = ClusterRecord.read(folder)
+        shutil.rmtree(_aside(folder), ignore_errors=True)
         if record is None:
-            say(f"no cluster {name} is up")
+            # A killed `up` leaves a folder; its processes have ended with it, since they were never let go.
+            left = folder.exists()
+            shutil.rmtree(folder, ignore_errors=True)
+            say(f"no cluster {name} is up" + ("; removed what a start that was cut off had left" if left else ""))
             return
         await record.end_processes()
         if record.provider == KindCluster.provider:

@@ -141,3 +141,15 @@ def test_a_foreseen_failure_is_one_message_without_a_trace(own_state: Path) -> N
     assert failed.stdout == ""
     assert failed.stderr.startswith("name: must be 1 to 40")
     assert failed.stderr.count("\n") == 1
+
+
+async def test_down_removes_what_a_killed_up_has_left(own_state: Path) -> None:
+    said: list[str] = []
+    for left in (own_state / "three", own_state / "three.previous"):
+        (left / "logs").mkdir(parents=True)
+    await down(name="three", say=said.append)
+    assert not (own_state / "three").exists()
+    assert not (own_state / "three.previous").exists()
+    assert said == ["no cluster three is up; removed what a start that was cut off had left"]
+    await down(name="three", say=said.append)
+    assert said[1:] == ["no cluster three is up"]
