@@ -25,7 +25,7 @@ def vocabulary() -> dict[str, int]:
     Without merges a prompt has exactly as many tokens as UTF-8 bytes, which makes counts comparable with an engine that
     has no tokenizer; the pairs fill the vocabulary, so that every id which the model can draw decodes to text.
     """
-    from tokenizers import pre_tokenizers  # type: ignore[import-not-found]  # noqa: PLC0415
+    from tokenizers import pre_tokenizers  # noqa: PLC0415
 
     pieces = [*SPECIAL.values(), *sorted(pre_tokenizers.ByteLevel.alphabet())]
     pairs = (first + second for first, second in product(ascii_lowercase, repeat=2))
