@@ -199,3 +199,11 @@ async def test_memory_is_bounded(rig: Rig) -> None:
         if number % 500 == 0:
             await rig.recorder.flush()
     assert len(rig.recorder._entries) <= MAX_REMEMBERED
+
+
+async def test_what_is_older_than_the_window_takes_no_memory(rig: Rig) -> None:
+    for number in range(50):
+        rig.recorder.record(subject(uid=f"u{number}"), "Normal", "Placed", "x")
+    await rig.clock.advance(WINDOW_SECONDS)
+    rig.recorder.record(subject(), "Normal", "Placed", "x")
+    assert len(rig.recorder._entries) == 1

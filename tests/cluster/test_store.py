@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bayplan.cluster.cache import REMEMBERED_CHANGES, REMEMBERED_DELETIONS, Store, version_number
+from bayplan.cluster.cache import REMEMBERED_DELETIONS, Store, version_number
 from bayplan.cluster.resources import PODS, Key
 
 
@@ -134,25 +134,6 @@ def test_a_failing_handler_does_not_keep_others_from_hearing(store: Store[Item],
     other.subscribe(lambda old, new: heard.append(new))
     assert other.put(item("a", 1))
     assert len(heard) == 1
-
-
-def test_changed_since_names_each_changed_key_once(store: Store[Item]) -> None:
-    store.put(item("a", 1))
-    before = store.revision
-    assert store.changed_since(before) == set()
-    store.put(item("b", 2))
-    store.put(item("b", 3))
-    store.discard(Key("ns", "a"), "uid-a", 4)
-    assert store.changed_since(before) == {Key("ns", "a"), Key("ns", "b")}
-    assert store.changed_since(store.revision - 1) == {Key("ns", "a")}
-
-
-def test_changed_since_says_when_it_remembers_too_little() -> None:
-    store = Store[Item](PODS)
-    for version in range(1, REMEMBERED_CHANGES + 3):
-        store.put(item("a", version))
-    assert store.changed_since(1) is None
-    assert store.changed_since(2) == {Key("ns", "a")}
 
 
 def test_the_memory_of_deletions_is_bounded() -> None:

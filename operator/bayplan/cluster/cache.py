@@ -6,7 +6,7 @@ overlap. Everything is synchronous and belongs to one event loop.
 """
 
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -15,8 +15,7 @@ from bayplan.cluster.resources import Key, Resource
 
 logger = logging.getLogger(__name__)
 
-REMEMBERED_DELETIONS = 4096
-REMEMBERED_CHANGES = 20_000
+REMEMBERED_DELETIONS = 1024
 
 
 class Projection(Protocol):
@@ -70,7 +69,7 @@ class Store(Generic[P]):
         self.stream_version = 0
         """Every change up to this resourceVersion is in the store. Only ordered sources advance it."""
         self.revision = 0
-        """Counts changes of the content; see `changed_since`."""
+        """Counts changes of the content."""
         self._objects: dict[Key, P] = {}
         self._by_uid: dict[str, Key] = {}
         self._index_functions = dict(indexes or {})
@@ -78,7 +77,6 @@ class Store(Generic[P]):
         self._handlers: list[Handler[P]] = []
         self._unguarded: set[Key] = set()
         self._deleted: OrderedDict[str, int] = OrderedDict()
-        self._changes: deque[tuple[int, Key]] = deque(maxlen=REMEMBERED_CHANGES)
         self._expected: dict[Key, tuple[int, str | None]] = {}
         self._expected_gone: dict[str, str | None] = {}
         self._expected_by_owner: dict[str, set[Key | str]] = {}
@@ -116,19 +114,6 @@ class Store(Generic[P]):
         """Return a snapshot of all objects."""
         return list(self._objects.values())
 
-    def changed_since(self, revision: int) -> set[Key] | None:
-        """Return the keys changed after that `revision`; None when that is too long ago and all must be read anew."""
-        if revision >= self.revision:
-            return set()
-        if not self._changes or self._changes[0][0] > revision + 1:
-            return None
-        changed = set()
-        for number, key in reversed(self._changes):
-            if number <= revision:
-                break
-            changed.add(key)
-        return changed
-
     # --- feeding -------------------------------------------------------------------------------------------------
 
     def subscribe(self, handler: Handler[P]) -> None:
@@ -158,7 +143,7 @@ class Store(Generic[P]):
             self._unindex(old)
         self._index(obj)
         self._meet(obj.key, obj.resource_version)
-        self._note(obj.key)
+        self.revision += 1
         self._notify(old, obj)
         return True
 
@@ -259,7 +244,7 @@ class Store(Generic[P]):
         del self._objects[obj.key]
         del self._by_uid[obj.uid]
         self._unindex(obj)
-        self._note(obj.key)
+        self.revision += 1
         if obj.uid in self._expected_gone:
             self._settle(self._expected_gone.pop(obj.uid), obj.uid)
         self._notify(obj, None)
@@ -294,10 +279,6 @@ class Store(Generic[P]):
                     keys.pop(obj.key, None)
                     if not keys:
                         del index[value]
-
-    def _note(self, key: Key) -> None:
-        self.revision += 1
-        self._changes.append((self.revision, key))
 
     def _notify(self, old: P | None, new: P | None) -> None:
         for handler in self._handlers:

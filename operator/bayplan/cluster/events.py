@@ -25,7 +25,7 @@ from bayplan.cluster.resources import EVENTS, Key, Resource
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED = 1000
-MAX_REMEMBERED = 2048
+MAX_REMEMBERED = 1024
 MAX_NOTES = 10
 """Different notes of one object and reason in a window, as many as Kubernetes' own recorder tells apart."""
 WINDOW_SECONDS = 600.0
@@ -96,6 +96,7 @@ class EventRecorder:
         """
         now = self._clock.time()
         kind = (subject.uid, type_, reason)
+        self._forget_old(now)
         entries = self._entries.setdefault(kind, {})
         self._entries.move_to_end(kind)
         for old in [note for note, entry in entries.items() if now - entry.last_at >= WINDOW_SECONDS]:
@@ -150,6 +151,14 @@ class EventRecorder:
             await self._wake.wait()
         finally:
             timer.cancel()
+
+    def _forget_old(self, now: float) -> None:
+        """Drop kinds whose window has passed; the one that was recorded longest ago comes first."""
+        while self._entries:
+            kind, entries = next(iter(self._entries.items()))
+            if any(now - entry.last_at < WINDOW_SECONDS for entry in entries.values()):
+                return
+            del self._entries[kind]
 
     def _queue_grown_series(self) -> None:
         now = self._clock.time()
