@@ -4,6 +4,9 @@ UV ?= uv
 
 VENV := .venv
 RUN := $(VENV)/bin/python
+# What `make check` runs of the tests: those of the package, layer by layer. Those of the tools around it, which start
+# processes, are left to `make test`.
+UNIT := $(addprefix tests/,api cli cluster course planning reconcile simulation telemetry)
 # Tests mostly wait for a control plane, so three processes suit two cores.
 WORKERS ?= 3
 STAMP := $(VENV)/.installed
@@ -54,7 +57,7 @@ check-static: $(STAMP)
 	$(RUN) $(EMIT) --check
 
 check-unit: $(STAMP)
-	$(RUN) -m pytest -q -m "not apiserver and not property and not scenario"
+	$(RUN) -m pytest -q --numprocesses=2 -m "not apiserver and not property and not scenario" $(UNIT)
 
 up: $(STAMP) ## Leave a cluster running and print the KUBECONFIG line
 	@$(RUN) -m e2e.localcluster up
