@@ -6,7 +6,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 # What `make check` runs of the tests: those of the package, layer by layer. Those of the tools around it, which start
 # processes, are left to `make test`.
-UNIT := $(addprefix tests/,api cli cluster course planning reconcile simulation telemetry)
+UNIT := $(addprefix tests/,api cli cluster course gateway planning reconcile simulation telemetry)
 # Tests mostly wait for a control plane, so three processes suit two cores.
 WORKERS ?= 3
 STAMP := $(VENV)/.installed

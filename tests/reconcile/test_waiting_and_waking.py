@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bayplan.cluster.resources import PODS, Key
+from bayplan.cluster.resources import INFERENCE_MODELS, PODS, Key
 from tests.reconcile.test_model_changes import serving as serving_replicas
 from tests.reconcile.world import Json, World, foreign_pod
 
@@ -145,3 +145,13 @@ async def test_another_spec_need_not_wait_for_the_pause() -> None:
     cluster.edit_spec(key, template={"priorityClassName": "high"})
     await cluster.advance(1)
     assert cluster.status(key)["readyReplicas"] == 1
+
+
+async def test_a_deleted_model_leaves_no_count_of_its_failures() -> None:
+    cluster = world("n1")
+    key = cluster.add_model()
+    await pass_unbound(cluster, 130)
+    assert cluster.operator.reconciler._tools.unconfirmed
+    cluster.api.remove(INFERENCE_MODELS, key)
+    await cluster.settle()
+    assert cluster.operator.reconciler._tools.unconfirmed == {}

@@ -383,6 +383,7 @@ class InferenceModelReconciler:
             self._known.pop(view.uid, None)
             self._plan_cache.pop(view.uid, None)
             self._tools.holds.pop(view.uid, None)
+            self._tools.unconfirmed.pop(view.uid, None)
             self._statuses.forget(view.uid)
 
 
