@@ -55,17 +55,18 @@ class ProbeServer:
             self._runner = None
 
     async def _healthz(self, _: web.Request) -> web.Response:
-        return _verdict(self._liveness)
+        return verdict(self._liveness)
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        return _verdict(self._readiness)
+        return verdict(self._readiness)
 
     async def _scrape(self, _: web.Request) -> web.Response:
         content = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
         return web.Response(body=self._metrics.render(), headers=content)
 
 
-def _verdict(checks: Mapping[str, Check]) -> web.Response:
+def verdict(checks: Mapping[str, Check]) -> web.Response:
+    """Answer a probe: a line per check, 503 if any complains."""
     found = {name: check() for name, check in checks.items()}
     lines = [f"[{'-' if wrong else '+'}] {name} {wrong or 'ok'}" for name, wrong in found.items()]
     return web.Response(text="\n".join(lines) + "\n", status=503 if any(found.values()) else 200)

@@ -8,7 +8,6 @@ ever ends; on SIGTERM it finishes what is in flight, releases the Lease and ends
 import asyncio
 import gc
 import logging
-import signal
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +20,9 @@ from bayplan.cluster.errors import LeaseLost
 from bayplan.cluster.events import EventRecorder
 from bayplan.cluster.kopf_host import HostDied, KopfHost
 from bayplan.cluster.lease import Elector
+from bayplan.cluster.lifecycle import cancel_all, progress_check, stopped_by_signals, sync_check, until_stopped
 from bayplan.cluster.metrics import EngineCollector, Metrics
-from bayplan.cluster.probes import Check, ProbeServer
+from bayplan.cluster.probes import ProbeServer
 from bayplan.cluster.reflector import Reflector
 from bayplan.cluster.resync import Resync
 
@@ -84,8 +84,8 @@ class Runtime:
             host=host,
             port=port,
             metrics=metrics,
-            liveness={source.name: self._progress_check(source) for source in self._sources},
-            readiness={source.name: _sync_check(source) for source in self._sources} | {"lease": self._lease_check},
+            liveness={source.name: progress_check(source, self._limits.progress_age) for source in self._sources},
+            readiness={source.name: sync_check(source) for source in self._sources} | {"lease": self._lease_check},
         )
         metrics.collect_from(EngineCollector(list(self._sources), list(controllers)))
 
@@ -95,19 +95,15 @@ class Runtime:
 
     async def run(self) -> int:
         """Run until stopped or failed; return the exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
         self._metrics.leading(str(self._elector), leads=False)
         code = EXIT_FAILED
-        try:
-            self.port = await self._probes.start()
-            self.serving.set()
-            code = await self._work()
-        finally:
-            await self._shut_down(clean=code == EXIT_CLEAN)
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+        with stopped_by_signals(self._stop):
+            try:
+                self.port = await self._probes.start()
+                self.serving.set()
+                code = await self._work()
+            finally:
+                await self._shut_down(clean=code == EXIT_CLEAN)
         return code
 
     # --- working -------------------------------------------------------------------------------------------------
@@ -120,12 +116,7 @@ class Runtime:
         self._start("loop-lag", self._measure_lag())
         self._start("leader", self._lead())
         self._start("resweep", self._resweep())
-        stopped = asyncio.create_task(self._stop.wait(), name="stop")
-        try:
-            await asyncio.wait({stopped, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-        failed = [task for task in self._tasks if task.done()]
+        failed = await until_stopped(self._stop, self._tasks)
         for task in failed:
             _explain(task)
         return EXIT_FAILED if failed else EXIT_CLEAN
@@ -173,14 +164,6 @@ class Runtime:
             await asyncio.sleep(LAG_PERIOD_SECONDS)
             self._metrics.loop_lag.observe(max(0.0, loop.time() - due))
 
-    def _progress_check(self, source: Reflector[Any] | Resync[Any]) -> Check:
-        def check() -> str | None:
-            age = source.progress_age()
-            limit = self._limits.progress_age
-            return f"not heard of for {age:.0f} s, limit {limit:.0f} s" if age > limit else None
-
-        return check
-
     def _lease_check(self) -> str | None:
         """A standby is ready; one that cannot even see the Lease would never take over."""
         return self._elector.problem
@@ -193,11 +176,11 @@ class Runtime:
         limit = self._limits.finish if clean else 0.0
         await asyncio.gather(*(controller.stop(limit_seconds=limit) for controller in self._controllers))
         leader = [task for task in self._tasks if task.get_name() == "leader"]
-        await _cancel(leader)
+        await cancel_all(leader)
         if clean:
             await self._hand_over()
         self._metrics.leading(str(self._elector), leads=False)
-        await _cancel(self._tasks)
+        await cancel_all(self._tasks)
         await self._probes.stop()
 
     async def _hand_over(self) -> None:
@@ -209,16 +192,6 @@ class Runtime:
             await within(self._clock, self._limits.finish, self._recorder.flush())
         except TimeoutError:
             logger.info("some events were not written before the end")
-
-
-def _sync_check(source: Reflector[Any] | Resync[Any]) -> Check:
-    return lambda: None if source.synced.is_set() else "not listed yet"
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _explain(task: asyncio.Task[None]) -> None:

@@ -1,13 +1,11 @@
 """The cluster's port: is it alive, may it have traffic, and what it has seen. Never for clients."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from aiohttp import web
 
+from bayplan.cluster.probes import Check, verdict
 from bayplan.gateway.exposition import Exposition
-
-Check = Callable[[], str | None]
-"""Returns None when all is well, else what is wrong."""
 
 
 def administration(
@@ -16,10 +14,10 @@ def administration(
     """Build the application."""
 
     async def healthz(_: web.Request) -> web.Response:
-        return _verdict(liveness)
+        return verdict(liveness)
 
     async def readyz(_: web.Request) -> web.Response:
-        return _verdict(readiness)
+        return verdict(readiness)
 
     async def metrics(_: web.Request) -> web.Response:
         headers = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
@@ -37,9 +35,3 @@ def administration(
     ):
         app.router.add_get(path, handler)
     return app
-
-
-def _verdict(checks: Mapping[str, Check]) -> web.Response:
-    found = {name: check() for name, check in checks.items()}
-    lines = [f"[{'-' if wrong else '+'}] {name} {wrong or 'ok'}" for name, wrong in found.items()]
-    return web.Response(text="\n".join(lines) + "\n", status=503 if any(found.values()) else 200)

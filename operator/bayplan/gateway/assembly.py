@@ -7,7 +7,8 @@ from datetime import datetime
 from aiohttp import web
 
 from bayplan.cluster.cache import Store
-from bayplan.gateway.administration import Check, administration
+from bayplan.cluster.probes import Check
+from bayplan.gateway.administration import administration
 from bayplan.gateway.delivery import Services
 from bayplan.gateway.directory import Directory
 from bayplan.gateway.endpoints import EngineFacts, HeadView, ModelView

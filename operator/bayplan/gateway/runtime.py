@@ -7,7 +7,6 @@ last, and engines that do not answer are passed over.
 import asyncio
 import gc
 import logging
-import signal
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,11 @@ from typing import Any
 from bayplan.api.names import GATEWAY_CLIENT_PORT, GATEWAY_PORT
 from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.clock import Clock, SystemClock, sleep
+from bayplan.cluster.lifecycle import cancel_all, progress_check, stopped_by_signals, sync_check, until_stopped
 from bayplan.cluster.port import Port
 from bayplan.cluster.reflector import Reflector
 from bayplan.cluster.servertime import ServerTime
 from bayplan.gateway.acknowledgements import Announcement, GatewayPod
-from bayplan.gateway.administration import Check
 from bayplan.gateway.assembly import Gateway
 from bayplan.gateway.directory import head_store, model_store
 from bayplan.gateway.endpoints import HEADS_SELECTOR, HeadView, ModelView, view_head, view_model
@@ -120,9 +119,9 @@ class GatewayRuntime:
         )
         self._administration = Listener(
             self.gateway.administration(
-                liveness={name: _progress_check(source) for name, source in checks.items()},
+                liveness={name: progress_check(source, PROGRESS_SECONDS) for name, source in checks.items()},
                 readiness={
-                    **{name: _sync_check(source) for name, source in checks.items()},
+                    **{name: sync_check(source) for name, source in checks.items()},
                     "serving": self._serving_check,
                 },
             ),
@@ -137,18 +136,14 @@ class GatewayRuntime:
 
     async def run(self) -> int:
         """Run until stopped or failed; return the exit code."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
-        try:
-            return await self._work()
-        finally:
-            await _cancel(self._tasks)
-            await self._clients.close()
-            await self._administration.close()
-            await self.gateway.close()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
+        with stopped_by_signals(self._stop):
+            try:
+                return await self._work()
+            finally:
+                await cancel_all(self._tasks)
+                await self._clients.close()
+                await self._administration.close()
+                await self.gateway.close()
 
     # -- inside
 
@@ -160,12 +155,7 @@ class GatewayRuntime:
         self._start("serve", self._serve())
         self._start("tenants", self._follow_tenants())
         self._start("fold", self._fold())
-        stopped = asyncio.create_task(self._stop.wait(), name="stop")
-        try:
-            await asyncio.wait({stopped, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-        failed = [task for task in self._tasks if task.done()]
+        failed = await until_stopped(self._stop, self._tasks)
         for task in failed:
             error = None if task.cancelled() else task.exception()
             logger.error("the process ends: task %s ended", task.get_name(), exc_info=error)
@@ -212,7 +202,7 @@ class GatewayRuntime:
             await sleep(self._clock, DRAIN_LOOK_SECONDS)
         if self.gateway.held:
             logger.warning("%d requests are cut after %g s", self.gateway.held, self._settings.drain_seconds)
-        await _cancel(self._tasks)
+        await cancel_all(self._tasks)
         await self.announcement.withdraw()
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -220,21 +210,3 @@ class GatewayRuntime:
 
     def _serving_check(self) -> str | None:
         return None if self.serving.is_set() else "draining" if self._stop.is_set() else "not listening yet"
-
-
-def _sync_check(source: Reflector[Any]) -> Check:
-    return lambda: None if source.synced.is_set() else "not listed yet"
-
-
-def _progress_check(source: Reflector[Any]) -> Check:
-    def check() -> str | None:
-        age = source.progress_age()
-        return f"not heard of for {age:.0f} s, limit {PROGRESS_SECONDS:.0f} s" if age > PROGRESS_SECONDS else None
-
-    return check
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
