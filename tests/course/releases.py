@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bayplan.planning.gates.records import GateName
+from bayplan.api.rolloutwords import GateName
 from bayplan.planning.gates.release import (
     ReleaseAction,
     ReleaseMeasurement,

@@ -13,6 +13,8 @@ CATEGORY: Final = "bayplan"
 
 INFERENCEMODEL_KIND: Final = "InferenceModel"
 INFERENCEMODEL_PLURAL: Final = "inferencemodels"
+ROLLOUT_KIND: Final = "Rollout"
+ROLLOUT_PLURAL: Final = "rollouts"
 
 # --- labels on the children of an InferenceModel -------------------------------------------------------------------
 LABEL_MODEL: Final = f"{GROUP}/model"
@@ -59,6 +61,8 @@ LABEL_GATEWAY: Final = f"{GROUP}/gateway"
 the Lease's own namespace, and readers take the address from that Pod alone."""
 ANNOTATION_DRAINING_PODS: Final = f"{GROUP}/draining-pods"
 """On a gateway's Lease: uids of draining head pods to which it sends nothing new, as a JSON list."""
+ANNOTATION_PLAN_EPOCHS: Final = f"{GROUP}/plan-epochs"
+"""On a gateway's Lease: epochs of the plans that it routes by, as a JSON object by uid of the Rollout."""
 GATEWAY_PORT: Final = 8080
 """Where a gateway's Pod answers `/healthz`, `/readyz`, `/metrics` and `/evidence`: for the cluster, not for clients."""
 GATEWAY_CLIENT_PORT: Final = 8000

@@ -70,3 +70,4 @@ CONTROLLER_REVISIONS: Final = Resource("apps", "v1", "controllerrevisions", "Con
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS: Final = Resource("events.k8s.io", "v1", "events", "Event")
 INFERENCE_MODELS: Final = Resource(names.GROUP, names.VERSION, names.INFERENCEMODEL_PLURAL, names.INFERENCEMODEL_KIND)
+ROLLOUTS: Final = Resource(names.GROUP, names.VERSION, names.ROLLOUT_PLURAL, names.ROLLOUT_KIND)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from bayplan.api.rolloutwords import GateName
 from bayplan.planning.gates.counts import Arm, ArmPods, Row, Snapshot, SourceCounts, Window
-from bayplan.planning.gates.records import Gate, GateName
+from bayplan.planning.gates.records import Gate
 from bayplan.planning.gates.windows import window_between
 from bayplan.planning.servicemetrics import Histogram
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from bayplan.api.rolloutwords import Phase
 from bayplan.planning.gates.counts import Arm, ArmTally, Tally, TimedCounts, Window
 from bayplan.planning.gates.quality import QualityCounts
 from bayplan.planning.gates.records import EVERY_CLASS
@@ -13,7 +14,7 @@ from bayplan.planning.rollout.machine import decide
 from bayplan.planning.rollout.plan import Plan
 from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.rollout.proof import GatewayAck
-from bayplan.planning.rollout.state import Phase, RolloutState
+from bayplan.planning.rollout.state import RolloutState
 from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.planning.rollout.verdicts import Advance, Decision, Holding, HoldReason, Rest, Rollback
 from bayplan.planning.rollout.world import ArmHeads, Head, World

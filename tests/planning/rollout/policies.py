@@ -4,9 +4,10 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from bayplan.planning.gates.records import Gate, GateName
+from bayplan.api.rolloutwords import GateName, StageKind
+from bayplan.planning.gates.records import Gate
 from bayplan.planning.gates.thresholds import LeastSamples
-from bayplan.planning.rollout.policy import RolloutPolicy, Stage, StageKind
+from bayplan.planning.rollout.policy import RolloutPolicy, Stage
 
 DEADLINE = Fraction(600)
 WARM = Stage(StageKind.WARM, DEADLINE)

@@ -7,18 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayplan.api.rolloutwords import GateName, Handling, OnRegression, Outcome
 from bayplan.planning.gates.measures import ArmMeasures, ClassMeasures, EdgeCounts
-from bayplan.planning.gates.records import (
-    EVERY_CLASS,
-    Gate,
-    GateName,
-    GateResult,
-    Handling,
-    OnRegression,
-    Outcome,
-    require_distinct,
-    worst_first,
-)
+from bayplan.planning.gates.records import EVERY_CLASS, Gate, GateResult, require_distinct, worst_first
 from bayplan.planning.gates.release import (
     ReleaseAction,
     ReleaseHold,

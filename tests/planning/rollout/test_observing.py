@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
+from bayplan.api.rolloutwords import CapacityMode, GateName, Phase, Waiver
 from bayplan.planning.gates.counts import Arm, Row, Snapshot, SourceCounts, Window
-from bayplan.planning.gates.records import EVERY_CLASS, Gate, GateName
+from bayplan.planning.gates.records import EVERY_CLASS, Gate
 from bayplan.planning.gates.validity import check_gates
 from bayplan.planning.rollout.observing import Look, take_look, window_of
-from bayplan.planning.rollout.policy import CapacityMode, Waiver
-from bayplan.planning.rollout.state import Phase
 from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.planning.rollout.verdicts import Rest
 from bayplan.planning.rollout.world import ArmHeads

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from bayplan.planning.gates.records import Gate, GateName
+from bayplan.api.rolloutwords import CapacityMode, GateName, StageKind, Waiver
+from bayplan.planning.gates.records import Gate
 from bayplan.planning.measurements import Measured, Unknown
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.rollout.plan import Plan, serving_groups
-from bayplan.planning.rollout.policy import CapacityMode, Stage, StageKind, Waiver
+from bayplan.planning.rollout.policy import Stage
 from bayplan.planning.rollout.proof import GatewayAck, RollbackProof, lagging, prove
 from bayplan.planning.rollout.surge import SurgeAnswer, SurgeDecision, SurgeOutcome, decide_surge
 from tests.planning.rollout.policies import CANARY, DEADLINE, LARGER, POLICY, PROMOTE, SHADOW, WARM, policy

@@ -5,10 +5,10 @@ from fractions import Fraction
 
 import pytest
 
-from bayplan.planning.gates.records import Gate, GateName
+from bayplan.api.rolloutwords import CapacityMode, GateName, Waiver
+from bayplan.planning.gates.records import Gate
 from bayplan.planning.gates.validity import check_gates
 from bayplan.planning.rollout.paper import PaperOutcome, PaperVerdict
-from bayplan.planning.rollout.policy import CapacityMode, Waiver
 from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.planning.rollout.verdicts import Advance, HoldReason, Rest, RestReason, Rollback, RollbackReason
 from bayplan.planning.rollout.world import ArmHeads

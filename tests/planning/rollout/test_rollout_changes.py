@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
+from bayplan.api.rolloutwords import OnDeadline, Phase
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.rollout.paper import PaperOutcome, PaperVerdict
-from bayplan.planning.rollout.policy import OnDeadline
-from bayplan.planning.rollout.state import Phase
 from bayplan.planning.rollout.verdicts import Advance, HoldReason, Rest, RestReason, Rollback, RollbackReason
 from bayplan.planning.rollout.world import Head, World
 from tests.planning.rollout.fleet import STEP, Fleet, at, heads, reasons

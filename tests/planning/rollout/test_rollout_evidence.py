@@ -11,13 +11,14 @@ from functools import cache
 
 import pytest
 
+from bayplan.api.rolloutwords import StageKind
 from bayplan.planning.gates.counts import Arm, ArmPods, Row, Snapshot, SourceCounts, Window
 from bayplan.planning.gates.records import EVERY_CLASS
 from bayplan.planning.gates.thresholds import LeastSamples
 from bayplan.planning.gates.windows import window_between
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.rollout.machine import decide
-from bayplan.planning.rollout.policy import Stage, StageKind
+from bayplan.planning.rollout.policy import Stage
 from bayplan.planning.rollout.proof import GatewayAck
 from bayplan.planning.rollout.state import RolloutState
 from bayplan.planning.rollout.verdicts import Advance, Rollback

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bayplan.api.rolloutwords import CapacityMode, OnDeadline, Phase
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.rollout.balance import carried_percent
 from bayplan.planning.rollout.paper import PaperOutcome, PaperVerdict
 from bayplan.planning.rollout.plan import Plan
-from bayplan.planning.rollout.policy import CapacityMode, OnDeadline
-from bayplan.planning.rollout.state import TRYING, Phase
+from bayplan.planning.rollout.state import TRYING
 from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.planning.rollout.verdicts import Advance, Decision, Rest, RestReason, Rollback
 from bayplan.planning.rollout.world import World

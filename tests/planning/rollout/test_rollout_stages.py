@@ -5,9 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from bayplan.planning.gates.records import Gate, GateName, Handling, OnRegression
-from bayplan.planning.rollout.policy import OnDeadline
-from bayplan.planning.rollout.state import Phase
+from bayplan.api.rolloutwords import GateName, Handling, OnDeadline, OnRegression, Phase
+from bayplan.planning.gates.records import Gate
 from bayplan.planning.rollout.verdicts import Advance, HoldReason, Rest, RestReason, Rollback, RollbackReason
 from tests.planning.rollout.fleet import STEP, Fleet, at, reasons
 from tests.planning.rollout.policies import CANARY, GATES, LARGER, PROMOTE, SHADOW, WARM, approval, policy

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bayplan.api.rolloutwords import GateName, Outcome
 from bayplan.planning.gates.counts import (
     Arm,
     ArmPods,
@@ -20,7 +21,7 @@ from bayplan.planning.gates.counts import (
     count_window,
 )
 from bayplan.planning.gates.measures import EdgeCounts
-from bayplan.planning.gates.records import EVERY_CLASS, Gate, GateName, Outcome
+from bayplan.planning.gates.records import EVERY_CLASS, Gate
 from bayplan.planning.gates.validity import check_gates
 from bayplan.planning.gates.windows import CandidateRows
 from bayplan.planning.measurements import Unknown

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 
+from bayplan.api.rolloutwords import GateName
 from bayplan.planning.gates.measures import NOT_MEASURED, ClassMeasures, EdgeCounts, Latency
-from bayplan.planning.gates.records import EVERY_CLASS, Gate, GateName
+from bayplan.planning.gates.records import EVERY_CLASS, Gate
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.numbers import count, exact, named, not_negative
 from bayplan.planning.servicemetrics import Histogram

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
 
+from bayplan.api.rolloutwords import GateName, Handling, OnRegression, Outcome
 from bayplan.planning.measurements import Measured
 from bayplan.planning.numbers import InvalidInput, not_negative
 
@@ -12,45 +12,8 @@ EVERY_CLASS = ""
 """Stands for the requests of all workload classes together."""
 
 
-class GateName(StrEnum):
-    """What is protected; the order breaks ties between equally bad results."""
-
-    QUALITY_FLOOR = "quality-floor"
-    QUALITY_DROP = "quality-drop"
-    TTFT = "ttft"
-    TPOT = "tpot"
-    THROUGHPUT = "throughput"
-    ERROR_RATE = "error-rate"
-
-
 QUALITY_GATES = frozenset({GateName.QUALITY_FLOOR, GateName.QUALITY_DROP})
 LATENCY_GATES = frozenset({GateName.TTFT, GateName.TPOT})
-
-
-class OnRegression(StrEnum):
-    """What a failing gate does to the rollout."""
-
-    ROLLBACK = "Rollback"
-    FREEZE = "Freeze"
-
-
-class Outcome(StrEnum):
-    """What is known of a gate. Only PASSED lets a candidate go on."""
-
-    PASSED = "Passed"
-    FAILED = "Failed"
-    UNKNOWN = "Unknown"
-    INVALID = "Invalid"
-    """It can never be judged as it stands: its limit is no edge, or nothing measures it."""
-
-
-class Handling(StrEnum):
-    """What to do about it, the most urgent first."""
-
-    ROLL_BACK = "RollBack"
-    TUNE_SERVING = "TuneServing"
-    COLLECT = "Collect"
-    WAIT = "Wait"
 
 
 @dataclass(frozen=True, slots=True)

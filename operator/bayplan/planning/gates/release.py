@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
+from bayplan.api.rolloutwords import GateName
 from bayplan.planning.gates.measures import ArmMeasures, ClassMeasures
-from bayplan.planning.gates.records import EVERY_CLASS, Gate, GateName, GateResult, worst_first
+from bayplan.planning.gates.records import EVERY_CLASS, Gate, GateResult, worst_first
 from bayplan.planning.gates.thresholds import LeastSamples, judge
 from bayplan.planning.numbers import InvalidInput, count, named, not_negative, positive
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from bayplan.api.rolloutwords import GateName, Handling, Outcome
 from bayplan.planning.gates.measures import LEAST_FOR_P95, ArmMeasures, EdgeCounts, Latency
-from bayplan.planning.gates.records import Gate, GateName, GateResult, Handling, Outcome
+from bayplan.planning.gates.records import Gate, GateResult
 from bayplan.planning.measurements import Measured, Unknown
 from bayplan.planning.numbers import count
 from bayplan.planning.servicemetrics import P95

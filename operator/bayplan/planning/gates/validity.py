@@ -3,15 +3,8 @@
 from collections.abc import Iterable
 from fractions import Fraction
 
-from bayplan.planning.gates.records import (
-    LATENCY_GATES,
-    QUALITY_GATES,
-    Gate,
-    GateName,
-    GateResult,
-    Handling,
-    Outcome,
-)
+from bayplan.api.rolloutwords import GateName, Handling, Outcome
+from bayplan.planning.gates.records import LATENCY_GATES, QUALITY_GATES, Gate, GateResult
 from bayplan.planning.measurements import Unknown
 
 

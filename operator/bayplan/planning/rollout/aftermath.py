@@ -3,12 +3,13 @@
 from dataclasses import replace
 from fractions import Fraction
 
+from bayplan.api.rolloutwords import OnDeadline, Phase
 from bayplan.planning.gates.counts import StageEvidence
 from bayplan.planning.rollout.judging import assess, counted
-from bayplan.planning.rollout.policy import OnDeadline, RolloutPolicy
+from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.rollout.proof import RollbackProof, lagging, prove
 from bayplan.planning.rollout.returning import revert
-from bayplan.planning.rollout.state import Phase, RolloutState
+from bayplan.planning.rollout.state import RolloutState
 from bayplan.planning.rollout.verdicts import Advance, Decision, Hold, HoldReason, RollbackReason, hold
 from bayplan.planning.rollout.world import World
 

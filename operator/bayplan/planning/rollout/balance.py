@@ -1,7 +1,8 @@
 """Scale first, then shift: never more traffic than ready capacity carries, and a baseline of the candidate's size."""
 
+from bayplan.api.rolloutwords import StageKind
 from bayplan.planning.rollout.plan import Plan
-from bayplan.planning.rollout.policy import Stage, StageKind
+from bayplan.planning.rollout.policy import Stage
 from bayplan.planning.rollout.world import Head, World
 
 

@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
+from bayplan.api.rolloutwords import Waiver
 from bayplan.planning.gates.counts import Arm, class_measures, count_window
 from bayplan.planning.gates.measures import ArmMeasures
 from bayplan.planning.gates.quality import QualityCounts, current_quality
 from bayplan.planning.gates.records import EVERY_CLASS, GateResult, worst_first
 from bayplan.planning.gates.thresholds import judge_all
 from bayplan.planning.measurements import Measured, Unknown
-from bayplan.planning.rollout.policy import RolloutPolicy, Waiver
+from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.rollout.state import RolloutState
 from bayplan.planning.rollout.world import World
 

@@ -6,6 +6,7 @@ takes traffic away is looked at first, in every phase, and the way back has no g
 
 from dataclasses import replace
 
+from bayplan.api.rolloutwords import Phase
 from bayplan.planning.rollout import aftermath, trial
 from bayplan.planning.rollout.cohort import derive_salt
 from bayplan.planning.rollout.paper import PaperOutcome
@@ -13,7 +14,7 @@ from bayplan.planning.rollout.plan import Plan
 from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.rollout.proof import lagging
 from bayplan.planning.rollout.returning import roll_back
-from bayplan.planning.rollout.state import Phase, Rejection, RolloutState, StageClock
+from bayplan.planning.rollout.state import Rejection, RolloutState, StageClock
 from bayplan.planning.rollout.surge import SurgeOutcome, decide_surge
 from bayplan.planning.rollout.verdicts import (
     Advance,

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+from bayplan.api.rolloutwords import Phase
 from bayplan.planning.gates.counts import ArmPods, Snapshot, Window
 from bayplan.planning.gates.windows import CandidateRows, window_between
 from bayplan.planning.rollout.judging import without_baseline
 from bayplan.planning.rollout.policy import RolloutPolicy
-from bayplan.planning.rollout.state import Phase, RolloutState
+from bayplan.planning.rollout.state import RolloutState
 from bayplan.planning.rollout.world import World
 
 _ROWS = {

@@ -1,8 +1,9 @@
 """The plan: which revision gets what. One object, one writer; the InferenceModel's reconciler and gateways obey it."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
+from bayplan.api.rollout_status import RolloutPlan
 from bayplan.planning.numbers import InvalidInput, count, named
 
 
@@ -61,6 +62,15 @@ class Plan:
         if self.candidate is not None and (self.weight or self.shadow_share):
             found.append(self.candidate)
         return tuple(found)
+
+    @classmethod
+    def of(cls, wire: RolloutPlan) -> Self:
+        """The plan that a status holds; raises InvalidInput for one that nobody could carry out."""
+        return cls(**{name: getattr(wire, name) for name in cls.__slots__})
+
+    def to_status(self) -> RolloutPlan:
+        """The form in which a status holds it."""
+        return RolloutPlan(**{name: getattr(self, name) for name in self.__slots__})
 
     def change(self, **fields: Any) -> "Plan":
         """The plan with these fields: itself if that changes nothing, else of the next epoch."""

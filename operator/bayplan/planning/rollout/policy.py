@@ -3,50 +3,14 @@
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
+from bayplan.api.rolloutwords import CapacityMode, OnDeadline, StageKind, Waiver
 from bayplan.planning.gates.records import Gate, require_distinct
 from bayplan.planning.gates.thresholds import LeastSamples
 from bayplan.planning.numbers import InvalidInput, count, not_negative, positive
-
-
-class StageKind(StrEnum):
-    """The kinds, in the order in which they stand: one warm, at most one shadow, canaries, one promote."""
-
-    WARM = "Warm"
-    SHADOW = "Shadow"
-    CANARY = "Canary"
-    PROMOTE = "Promote"
-
-
-class OnDeadline(StrEnum):
-    """What a stage does that lasts too long. It never goes on."""
-
-    PAUSE = "Pause"
-    ROLLBACK = "Rollback"
-
-
-class CapacityMode(StrEnum):
-    """Where the candidate's GPUs come from."""
-
-    SURGE = "Surge"
-    """Beside all serving replicas."""
-    DRAIN_FIRST = "DrainFirst"
-    """In place of serving replicas, down to the floor."""
-    AUTO = "Auto"
-    """Beside them if it fits, else in place of as few as possible."""
-
-
-class Waiver(StrEnum):
-    """What the user does without, knowingly."""
-
-    SINGLE_REPLICA = "SingleReplica"
-    """One candidate pod, or all on one node: a slow node looks like a slow revision."""
-    NO_BASELINE = "NoBaseline"
-    """No serving pod to compare with, as where the floor is 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Taking a candidate's traffic away. No gate and no condition stands in its way."""
 
+from bayplan.api.rolloutwords import Phase
 from bayplan.planning.gates.records import GateResult
 from bayplan.planning.rollout.proof import RollbackProof
-from bayplan.planning.rollout.state import Phase, Rejection, RolloutState
+from bayplan.planning.rollout.state import Rejection, RolloutState
 from bayplan.planning.rollout.verdicts import REJECTING, Decision, Rollback, RollbackReason
 from bayplan.planning.rollout.world import World
 

@@ -1,33 +1,13 @@
 """What is stored between decisions. Everything: a restarted operator goes on where the status says, with no timer."""
 
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from fractions import Fraction
 from typing import Any
 
+from bayplan.api.rolloutwords import Phase
 from bayplan.planning.gates.counts import StageEvidence
 from bayplan.planning.rollout.plan import Plan
 from bayplan.planning.rollout.proof import RollbackProof
-
-
-class Phase(StrEnum):
-    """Where the rollout stands."""
-
-    STEADY = "Steady"
-    """Nothing is rolled out."""
-    PAPER = "Paper"
-    """Measurements and room are checked; no GPU is touched."""
-    WARM = "Warm"
-    SHADOW = "Shadow"
-    CANARY = "Canary"
-    REPLACING = "Replacing"
-    """Promoted: two revisions serve as one pool until the rest is replaced."""
-    RETAINED = "Retained"
-    """The rest is replaced; the old revision is kept without traffic."""
-    ROLLING_BACK = "RollingBack"
-    """The candidate has lost its traffic; it is being proven."""
-    ROLLED_BACK = "RolledBack"
-    """Proven, and the spec still asks for what was rejected."""
 
 
 TRYING = frozenset({Phase.WARM, Phase.SHADOW, Phase.CANARY})

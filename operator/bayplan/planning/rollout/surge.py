@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bayplan.api.rolloutwords import CapacityMode, StageKind, Waiver
 from bayplan.planning.numbers import InvalidInput, count
-from bayplan.planning.rollout.policy import CapacityMode, RolloutPolicy, StageKind, Waiver
+from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.words import plural
 
 

@@ -3,14 +3,14 @@
 from dataclasses import replace
 from fractions import Fraction
 
-from bayplan.planning.gates.records import Handling, Outcome
+from bayplan.api.rolloutwords import Handling, OnDeadline, Outcome, Phase, StageKind, Waiver
 from bayplan.planning.rollout.balance import balanced, carried_percent
 from bayplan.planning.rollout.judging import NOTHING_JUDGED, Assessment, assess, counted, without_baseline
 from bayplan.planning.rollout.plan import Plan
-from bayplan.planning.rollout.policy import OnDeadline, RolloutPolicy, Stage, StageKind, Waiver
+from bayplan.planning.rollout.policy import RolloutPolicy, Stage
 from bayplan.planning.rollout.proof import lagging
 from bayplan.planning.rollout.returning import roll_back
-from bayplan.planning.rollout.state import Phase, RolloutState, StageClock
+from bayplan.planning.rollout.state import RolloutState, StageClock
 from bayplan.planning.rollout.verdicts import Advance, Decision, Hold, Holding, HoldReason, RollbackReason
 from bayplan.planning.rollout.world import World
 

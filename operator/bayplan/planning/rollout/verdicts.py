@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bayplan.planning.gates.records import GateResult, Handling
+from bayplan.api.rolloutwords import Handling
+from bayplan.planning.gates.records import GateResult
 from bayplan.planning.rollout.state import RolloutState
 from bayplan.planning.rollout.surge import SurgeDecision
 
