@@ -24,8 +24,14 @@ class Scene:
         self.api = FakeApi()
         self.clock = FakeClock()
         self.draining: dict[str, bool] = {}
+        self.epochs: dict[str, int] = {}
         self.announcement = Announcement(
-            self.api, POD, draining=lambda: dict(self.draining), lease_seconds=15, clock=self.clock
+            self.api,
+            POD,
+            draining=lambda: dict(self.draining),
+            epochs=lambda: dict(self.epochs),
+            lease_seconds=15,
+            clock=self.clock,
         )
         self.task = asyncio.ensure_future(self.announcement.run())
 
@@ -35,6 +41,10 @@ class Scene:
 
     def acknowledged(self) -> list[str]:
         found: list[str] = json.loads(self.lease()["metadata"]["annotations"][names.ANNOTATION_DRAINING_PODS])
+        return found
+
+    def plan_epochs(self) -> dict[str, int]:
+        found: dict[str, int] = json.loads(self.lease()["metadata"]["annotations"][names.ANNOTATION_PLAN_EPOCHS])
         return found
 
     def writes(self) -> int:
@@ -114,6 +124,36 @@ async def test_acknowledgement_is_written_again_until_it_succeeds(scene: Scene) 
     await scene.clock.advance(2)
     assert scene.acknowledged() == ["a"]
     assert scene.announcement.failures == 0
+
+
+async def test_plan_is_acknowledged_at_once_and_no_longer_than_it_is_routed_by(scene: Scene) -> None:
+    assert scene.plan_epochs() == {}
+    scene.epochs = {"rollout": 3, "another": 1}
+    await scene.change()
+    assert scene.plan_epochs() == {"rollout": 3, "another": 1}
+    assert scene.writes() == 2
+    scene.epochs = {"rollout": 4}
+    await scene.change()
+    assert scene.plan_epochs() == {"rollout": 4}
+    await scene.change()
+    assert scene.writes() == 3, "nothing new was said"
+
+
+async def test_lease_lapses_here_before_anybody_else_can_think_so_and_is_taken_up_again(scene: Scene) -> None:
+    assert not scene.announcement.lapsed
+    for _ in range(11):  # from 5 s on, every half second
+        scene.api.fail_next("apply", "leases", ApiError("away"))
+    await scene.clock.advance(9.9)
+    assert not scene.announcement.lapsed
+    await scene.clock.advance(0.2)
+    assert scene.announcement.lapsed
+    await scene.clock.advance(0.5)
+    assert not scene.announcement.lapsed
+
+
+async def test_gateway_without_a_lease_yet_has_lapsed() -> None:
+    announcement = Announcement(FakeApi(), POD, draining=dict, lease_seconds=15, clock=FakeClock())
+    assert announcement.lapsed
 
 
 async def test_lease_that_somebody_deletes_comes_back(scene: Scene) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from bayplan.api import names
+from bayplan.api.acknowledgements import write_epochs
 from bayplan.cluster.resources import LEASES, Key
+from bayplan.planning.rollout.proof import GatewayAck, lagging
 from bayplan.reconcile.fleet import pod_store
 from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
 from bayplan.reconcile.pods import view_pod
@@ -19,12 +21,20 @@ NAMESPACE = "system"
 
 
 def lease(
-    name: str = "gateway-0", *, namespace: str = NAMESPACE, uid: str = "g0", draining: Any = None, **spec: Any
+    name: str = "gateway-0",
+    *,
+    namespace: str = NAMESPACE,
+    uid: str = "g0",
+    draining: Any = None,
+    epochs: Any = None,
+    **spec: Any,
 ) -> Json:
     labels = {names.LABEL_GATEWAY: uid}
-    meta: Json = {"namespace": namespace, "name": name, "uid": f"lease of {name}", "labels": labels}
+    meta: Json = {"namespace": namespace, "name": name, "uid": f"lease of {name}", "labels": labels, "annotations": {}}
     if draining is not None:
-        meta["annotations"] = {names.ANNOTATION_DRAINING_PODS: draining}
+        meta["annotations"][names.ANNOTATION_DRAINING_PODS] = draining
+    if epochs is not None:
+        meta["annotations"][names.ANNOTATION_PLAN_EPOCHS] = epochs
     return {"metadata": meta, "spec": {"holderIdentity": name, "leaseDurationSeconds": 15, **spec}}
 
 
@@ -138,3 +148,30 @@ def test_a_gateway_in_a_teams_namespace_speaks_for_that_teams_models_alone(bench
     assert bench.gateways.live("other") == []
     assert not bench.gateways.acknowledged("team", "e1")
     assert bench.gateways.acknowledged("other", "e1")
+
+
+def test_each_live_gateway_tells_which_epoch_of_a_plan_it_routes_by(bench: Bench) -> None:
+    bench.renew(lease(epochs=write_epochs({"rollout": 7, "another": 2})))
+    bench.run(gateway_pod())
+    bench.renew(lease("gateway-1", uid="g1"))
+
+    acknowledged = bench.gateways.plan_epochs("team", "rollout")
+    assert set(acknowledged) == {GatewayAck("g0", 7), GatewayAck("g1", 0)}
+    assert lagging(acknowledged, 7) == ("g1",)
+
+
+def test_gateway_whose_lease_ran_out_is_not_asked_for_an_epoch(bench: Bench) -> None:
+    bench.renew(lease(epochs=write_epochs({"rollout": 7})))
+    bench.run(gateway_pod())
+    bench.clock.jump(15)
+    assert bench.gateways.plan_epochs("team", "rollout") == (GatewayAck("g0", 7),)
+    bench.clock.jump(0.001)
+    assert bench.gateways.plan_epochs("team", "rollout") == ()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"7"', 7, '{"rollout": "7"}', '{"rollout": true}', '{"rollout": 0}'])
+def test_what_is_no_object_of_epochs_acknowledges_none(bench: Bench, text: Any) -> None:
+    bench.renew(lease(epochs=text))
+    bench.run(gateway_pod())
+
+    assert bench.gateways.plan_epochs("team", "rollout") == (GatewayAck("g0", 0),)

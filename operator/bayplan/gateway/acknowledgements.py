@@ -1,11 +1,13 @@
-"""What this gateway tells the operator: that it lives, which Pod it is, and which draining pods it has left alone.
+"""What this gateway tells the operator: that it lives, which Pod it is, which draining pods it has left alone, and by
+which plans it routes.
 
 All of it stands on one Lease of its own. A draining pod is acknowledged once nothing new can go to it and nothing is
-under way that its engine does not show yet; so an engine that is idle twice after that stays idle.
+under way that its engine does not show yet; so an engine that is idle twice after that stays idle. A plan's epoch is
+acknowledged once every request goes by it. Without a Lease nobody waits for this gateway: so it must then send nothing
+to candidates (`lapsed`), and stops before the Lease runs out.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bayplan.api import names
+from bayplan.api.acknowledgements import write_epochs, write_uids
 from bayplan.cluster.clock import Clock, SystemClock, within
 from bayplan.cluster.errors import ApiError, NotFound
 from bayplan.cluster.port import Port
@@ -21,6 +24,8 @@ from bayplan.cluster.resources import LEASES
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_LEASE = 3
+LAPSES_AFTER = 2 / 3
+"""Part of the Lease's duration after which it counts as lapsed here: well before anybody else may think so."""
 RETRY_SECONDS = 0.5
 LOOK_SECONDS = 0.1
 """How often it is looked whether a draining pod can be acknowledged by now."""
@@ -37,6 +42,14 @@ class GatewayPod:
     """Whether the Pod exists under this uid, so that the Lease may end with it."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What the annotations say: uids of draining pods, and epochs by Rollout uid."""
+
+    draining: frozenset[str] = frozenset()
+    epochs: tuple[tuple[str, int], ...] = ()
+
+
 class Announcement:
     """Keeps the Lease. Run `run()` as a task; `withdraw()` at the end."""
 
@@ -47,45 +60,60 @@ class Announcement:
         *,
         draining: Callable[[], Mapping[str, bool]],
         lease_seconds: float,
+        epochs: Callable[[], Mapping[str, int]] = dict,
         clock: Clock | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`draining` returns uid → whether requests may still be under way to that pod unseen."""
+        """`draining` returns uid → whether requests may still be under way to that pod unseen; `epochs` those of the
+        plans that are routed by, by Rollout uid.
+        """
         self._api = api
         self._pod = pod
         self._draining = draining
+        self._epochs = epochs
         self._lease_seconds = lease_seconds
+        self._duration_seconds = max(1, round(lease_seconds))
         self._clock = clock or SystemClock()
         self._now = now
         self._news = asyncio.Event()
         self._acquired = self._stamp()
-        self.acknowledged: frozenset[str] = frozenset()
-        """uids that the Lease names, as far as the server has confirmed it."""
+        self._said = _Said()  # as far as the server has confirmed it
+        self._renewed_at: float | None = None
         self.announced = asyncio.Event()
         """Set once the Lease exists."""
         self.failures = 0
         """Writes in a row that failed."""
 
+    @property
+    def acknowledged(self) -> frozenset[str]:
+        """Uids of draining pods that the Lease names, as far as the server has confirmed it."""
+        return self._said.draining
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether the Lease was never written, or not for so long that the operator may soon believe it is gone."""
+        if self._renewed_at is None:
+            return True
+        return self._clock.time() - self._renewed_at >= self._duration_seconds * LAPSES_AFTER
+
     def changed(self) -> None:
-        """Something about draining pods may be different."""
+        """Something about draining pods or plans may be different."""
         self._news.set()
 
     async def run(self) -> None:
         """Write the Lease in time, and at once when there is something to acknowledge; for ever."""
-        written_at: float | None = None
         while True:
             pending = self._pending()
-            wanted = frozenset(uid for uid, busy in pending.items() if not busy)
-            due = written_at is None or self._clock.time() - written_at >= self._lease_seconds / RENEWALS_PER_LEASE
-            if due or wanted != self.acknowledged:
-                started = self._clock.time()
-                if await self._write(wanted):
-                    written_at = started
-                else:
-                    await self._wait(RETRY_SECONDS)
-                    continue
+            wanted = _Said(
+                frozenset(uid for uid, busy in pending.items() if not busy), tuple(sorted(self._epochs().items()))
+            )
+            renewed_at = self._renewed_at
+            due = renewed_at is None or self._clock.time() - renewed_at >= self._lease_seconds / RENEWALS_PER_LEASE
+            if (due or wanted != self._said) and not await self._write(wanted):
+                await self._wait(RETRY_SECONDS)
+                continue
             unfinished = any(pending.values())
-            left = (written_at or 0.0) + self._lease_seconds / RENEWALS_PER_LEASE - self._clock.time()
+            left = (self._renewed_at or 0.0) + self._lease_seconds / RENEWALS_PER_LEASE - self._clock.time()
             await self._wait(min(LOOK_SECONDS, left) if unfinished else left)
 
     async def withdraw(self) -> None:
@@ -106,10 +134,11 @@ class Announcement:
         self._news.clear()
         return {uid: busy and uid not in self.acknowledged for uid, busy in self._draining().items()}
 
-    async def _write(self, acknowledged: frozenset[str]) -> bool:
+    async def _write(self, said: _Said) -> bool:
+        started = self._clock.time()
         try:
             work = self._api.apply(
-                LEASES, self._pod.namespace, self._pod.name, self._body(acknowledged), manager=names.MANAGER_GATEWAY
+                LEASES, self._pod.namespace, self._pod.name, self._body(said), manager=names.MANAGER_GATEWAY
             )
             await within(self._clock, self._lease_seconds, work)
         except (ApiError, TimeoutError) as error:
@@ -118,11 +147,12 @@ class Announcement:
             logger.log(level, "the gateway's lease could not be written: %s", error)
             return False
         self.failures = 0
-        self.acknowledged = acknowledged
+        self._said = said
+        self._renewed_at = started
         self.announced.set()
         return True
 
-    def _body(self, acknowledged: frozenset[str]) -> dict[str, Any]:
+    def _body(self, said: _Said) -> dict[str, Any]:
         pod = self._pod
         metadata: dict[str, Any] = {
             "namespace": pod.namespace,
@@ -132,14 +162,17 @@ class Announcement:
                 names.APP_COMPONENT: "gateway",
                 names.APP_MANAGED_BY: names.MANAGED_BY,
             },
-            "annotations": {names.ANNOTATION_DRAINING_PODS: json.dumps(sorted(acknowledged), separators=(",", ":"))},
+            "annotations": {
+                names.ANNOTATION_DRAINING_PODS: write_uids(said.draining),
+                names.ANNOTATION_PLAN_EPOCHS: write_epochs(dict(said.epochs)),
+            },
         }
         if pod.bound:
             # The Pod's end is the Lease's: a gateway that was killed leaves nothing behind.
             metadata["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}]
         spec = {
             "holderIdentity": pod.name,
-            "leaseDurationSeconds": max(1, round(self._lease_seconds)),
+            "leaseDurationSeconds": self._duration_seconds,
             "acquireTime": self._acquired,
             "renewTime": self._stamp(),
         }

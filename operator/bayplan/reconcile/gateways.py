@@ -7,20 +7,20 @@ Whoever may write Leases and Pods in a namespace can play a gateway there. So a 
 namespace alone, unless it lies in the operator's, where only administrators write.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from bayplan.api import names
+from bayplan.api.acknowledgements import read_epochs, read_uids
 from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.resources import LEASES, Key
+from bayplan.planning.rollout.proof import GatewayAck
 from bayplan.reconcile.pods import PodView
 from bayplan.telemetry.sources import GatewaySource
 
 LONGEST_LEASE_SECONDS = 60
 """A gateway that claims to live longer without a sign of it is believed for so long only."""
-MAX_ACKNOWLEDGED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,14 @@ class GatewayView:
     duration_seconds: int
     draining: frozenset[str]
     """Uids of draining pods to which it sends nothing new."""
+    epochs: Mapping[str, int]
+    """Epochs of the plans that it routes by, by Rollout uid."""
 
 
 def view_gateway(raw: Mapping[str, Any]) -> GatewayView:
     """Project one Lease with the gateways' label."""
     meta, spec = raw["metadata"], raw.get("spec") or {}
-    duration = spec.get("leaseDurationSeconds")
+    duration, annotations = spec.get("leaseDurationSeconds"), meta.get("annotations") or {}
     return GatewayView(
         key=Key(meta["namespace"], meta["name"]),
         uid=meta["uid"],
@@ -50,17 +52,9 @@ def view_gateway(raw: Mapping[str, Any]) -> GatewayView:
         pod=str(spec.get("holderIdentity") or ""),
         pod_uid=str((meta.get("labels") or {}).get(names.LABEL_GATEWAY) or ""),
         duration_seconds=min(duration, LONGEST_LEASE_SECONDS) if isinstance(duration, int) and duration > 0 else 1,
-        draining=_uids((meta.get("annotations") or {}).get(names.ANNOTATION_DRAINING_PODS)),
+        draining=read_uids(annotations.get(names.ANNOTATION_DRAINING_PODS)),
+        epochs=read_epochs(annotations.get(names.ANNOTATION_PLAN_EPOCHS)),
     )
-
-
-def _uids(text: object) -> frozenset[str]:
-    """Read the acknowledged uids; what is not the agreed form acknowledges nothing."""
-    try:
-        found = json.loads(text) if isinstance(text, str) else []
-    except ValueError:
-        return frozenset()
-    return frozenset(map(str, found[:MAX_ACKNOWLEDGED])) if isinstance(found, list) else frozenset()
 
 
 def gateway_store() -> Store[GatewayView]:
@@ -96,6 +90,16 @@ class Gateways:
     def acknowledged(self, namespace: str, uid: str) -> bool:
         """Whether every live gateway sends nothing new to the draining pod of that uid; true where there is none."""
         return all(uid in lease.draining for lease, _ in self._live(namespace))
+
+    def plan_epochs(self, namespace: str, rollout_uid: str) -> tuple[GatewayAck, ...]:
+        """Return which epoch of that Rollout's plan each live gateway routes by; 0 for none.
+
+        Whoever is not among them sends candidates nothing: a gateway stops before its Lease runs out.
+        """
+        return tuple(
+            GatewayAck(lease.pod_uid or lease.uid, lease.epochs.get(rollout_uid, 0))
+            for lease, _ in self._live(namespace)
+        )
 
     def _live(self, namespace: str) -> list[tuple[GatewayView, PodView | None]]:
         now, found = self._clock(), []
