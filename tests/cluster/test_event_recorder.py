@@ -7,10 +7,12 @@ import pytest
 
 from bayplan.cluster.errors import AlreadyExists, Forbidden, LeaseLost, TooManyRequests
 from bayplan.cluster.events import (
+    BURST,
     MAX_NOTE,
     MAX_NOTES,
     MAX_QUEUED,
     MAX_REMEMBERED,
+    PER_SECOND,
     SERIES_SECONDS,
     WINDOW_SECONDS,
     EventRecorder,
@@ -191,6 +193,22 @@ async def test_what_does_not_fit_is_dropped_and_counted_and_recording_never_wait
     assert rig.recorder.dropped == 7
     await rig.recorder.flush()
     assert len(rig.events()) >= MAX_QUEUED - 1
+
+
+async def test_a_burst_is_spread_over_time_and_nothing_of_it_is_lost(rig: Rig) -> None:
+    for number in range(BURST + 100):
+        rig.recorder.record(subject(uid=f"u{number}"), "Normal", "Placed", "x")
+    await rig.clock.advance(0.0)
+    for _ in range(BURST):
+        await settle()
+    at_once = len(rig.events())
+    assert at_once == pytest.approx(BURST, abs=1)
+    await rig.clock.advance(1.0)
+    assert len(rig.events()) - at_once == pytest.approx(PER_SECOND, abs=1)
+    await rig.clock.advance(100 / PER_SECOND)
+    assert len(rig.events()) == BURST + 100
+    stamps = {event["eventTime"] for event in rig.events()}
+    assert len(stamps) == 1, "an event says when it happened, not when it was written"
 
 
 async def test_memory_is_bounded(rig: Rig) -> None:

@@ -2,6 +2,7 @@ import pytest
 
 from bayplan.api import names
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS, PDBS, PODS, SERVICES, Key
+from bayplan.reconcile.statuswriter import PROGRESS_SECONDS
 from tests.reconcile.world import World, pinned_node
 
 COUNTS = ("desiredReplicas", "replicas", "pendingReplicas", "warmingReplicas", "readyReplicas", "drainingReplicas")
@@ -34,6 +35,8 @@ async def test_the_first_pass_reserves_and_releases_and_ends_with_a_status() -> 
     pods = cluster.pods()
     assert [pod["spec"]["schedulingGates"] for pod in pods] == [[], []]
     assert sorted(str(pinned_node(pod)) for pod in pods) == ["n1", "n2"]
+    await cluster.clock.advance(PROGRESS_SECONDS)
+    await cluster.operator.reconcile(key)
     assert counts(cluster, key) == (2, 2, 0, 2, 0, 0)
     assert stages(cluster, key) == ["Binding", "Binding"]
     assert cluster.reason(key, "Placed") == ("False", "Reserving")

@@ -17,6 +17,7 @@ from bayplan.cluster.errors import (
 )
 from bayplan.cluster.resources import PODS, RESOURCE_QUOTAS, SERVICES, Key, Resource
 from bayplan.reconcile.reserve import MOST_NAMES_TRIED, QUOTA_RETRY_SECONDS
+from bayplan.reconcile.statuswriter import PROGRESS_SECONDS
 from tests.reconcile.world import NAMESPACE, TWO_NODES, World
 
 Json = dict[str, Any]
@@ -299,6 +300,8 @@ async def test_rank_0_of_the_same_plan_is_one_reservation_whoever_made_it() -> N
     await late.reconcile(key)
     assert cluster.pod_names() == [cluster.head_name(key)]
     assert late.errors == []
+    await cluster.clock.advance(PROGRESS_SECONDS)
+    await late.reconcile(key)
     assert cluster.status(key)["warmingReplicas"] == 1
     await late.close()
 

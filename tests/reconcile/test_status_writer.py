@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bayplan.api.autoscaling import ScalingReason, ScalingStatus
 from bayplan.api.conditions import ConditionType, Reason, merge_conditions
 from bayplan.api.inferencemodel_status import GroupStatus, InferenceModelStatus, PlacementStatus, RevisionStatus, Stage
 from bayplan.cluster.cache import Store
@@ -17,6 +18,9 @@ from tests.reconcile.operators import wall_clock
 from tests.reconcile.world import model_spec
 
 SINCE = "2026-01-01T00:00:00Z"
+DECISION = ScalingStatus(
+    desired_replicas=1, reason=ScalingReason.HOLD_STABILIZATION, decided_time=SINCE, observed_time=SINCE
+)
 
 
 class Told:
@@ -85,12 +89,14 @@ async def test_a_write_is_in_the_cache_at_once(bench: Bench) -> None:
     ],
     ids=str,
 )
-async def test_mere_progress_waits_for_the_rest_of_a_second(bench: Bench, progress: dict[str, Any]) -> None:
+async def test_mere_progress_is_written_when_it_is_a_second_old(bench: Bench, progress: dict[str, Any]) -> None:
     standing = await started(bench)
-    await bench.clock.advance(0.25)
+    await bench.clock.advance(10.0)
     if "placement" in progress:
         progress = {"placement": bench.group(Stage.BINDING)}
     status = bench.status(**progress)
+    assert await bench.writer.write_in_time(standing, status) == PROGRESS_SECONDS
+    await bench.clock.advance(0.25)
     assert await bench.writer.write_in_time(standing, status) == pytest.approx(PROGRESS_SECONDS - 0.25)
     assert bench.writes == 1
     await bench.clock.advance(PROGRESS_SECONDS - 0.25)
@@ -98,10 +104,33 @@ async def test_mere_progress_waits_for_the_rest_of_a_second(bench: Bench, progre
     assert bench.writes == 2
 
 
+async def test_progress_goes_out_with_the_next_news_and_what_comes_after_waits_anew(bench: Bench) -> None:
+    standing = await started(bench)
+    assert await bench.writer.write_in_time(standing, bench.status(warming_replicas=1)) == PROGRESS_SECONDS
+    await bench.clock.advance(0.9)
+    news = bench.status(ready_replicas=1, message="serving")
+    assert await bench.writer.write_in_time(standing, news) is None
+    assert bench.writes == 2
+    standing = Standing(bench.models.get(bench.view.key) or bench.view)
+    assert standing.status == news
+    later = bench.status(ready_replicas=1, message="another")
+    assert await bench.writer.write_in_time(standing, later) == PROGRESS_SECONDS
+
+
+async def test_progress_that_was_undone_is_forgotten(bench: Bench) -> None:
+    standing = await started(bench)
+    assert await bench.writer.write_in_time(standing, bench.status(warming_replicas=1)) == PROGRESS_SECONDS
+    assert await bench.writer.write_in_time(standing, bench.status()) is None
+    await bench.clock.advance(10.0)
+    assert await bench.writer.write_in_time(standing, bench.status(warming_replicas=1)) == PROGRESS_SECONDS
+    assert bench.writes == 1
+
+
 @pytest.mark.parametrize(
     "news",
     [
         {"reason": Reason.WARMUP_RUNNING},
+        {"scaling": DECISION},
         {"ready_replicas": 1},
         {"revisions": RevisionStatus(target="0123456789")},
         {"placement": PlacementStatus(pending_reason="needs 4 GPUs, the best node has 2")},
@@ -114,17 +143,11 @@ async def test_what_somebody_may_act_on_is_written_at_once(bench: Bench, news: d
     assert bench.writes == 2
 
 
-async def test_a_process_that_wrote_nothing_yet_writes_at_once(bench: Bench) -> None:
-    standing = await started(bench)
-    other = StatusWriter(bench.api, bench.models, bench.told, now=bench.now)
-    assert await other.write_in_time(standing, bench.status(warming_replicas=1)) is None
-    assert bench.writes == 2
-
-
 async def test_a_clock_set_back_delays_by_a_second_at_most(bench: Bench) -> None:
     ahead = [timedelta(hours=1)]
     writer = StatusWriter(bench.api, bench.models, bench.told, now=lambda: bench.now() + ahead[0])
     standing = await writer.write(Standing(bench.view), bench.status())
+    assert await writer.write_in_time(standing, bench.status(warming_replicas=1)) == PROGRESS_SECONDS
     ahead[0] = timedelta()
     assert await writer.write_in_time(standing, bench.status(warming_replicas=1)) == PROGRESS_SECONDS
 

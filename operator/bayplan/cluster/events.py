@@ -5,7 +5,8 @@ notes of one reason are told apart in a window; what comes then is counted with 
 logged as well, for those who read logs and not events.
 
 Recording never waits and never fails a reconcile: it fills a bounded queue that one task empties. What does not fit,
-or is refused, is dropped and counted.
+or is refused, is dropped and counted. A burst of events is spread over time: the API server that places hundreds of
+models has better things to do than to store the story of it at once.
 """
 
 import asyncio
@@ -24,7 +25,10 @@ from bayplan.cluster.resources import EVENTS, Key, Resource
 
 logger = logging.getLogger(__name__)
 
-MAX_QUEUED = 1000
+MAX_QUEUED = 5000
+BURST = 100
+PER_SECOND = 25.0
+"""So many events are written at once, then at this rate; each carries the time at which it was recorded."""
 MAX_REMEMBERED = 1024
 MAX_NOTES = 10
 """Different notes of one object and reason in a window, as many as Kubernetes' own recorder tells apart."""
@@ -88,6 +92,8 @@ class EventRecorder:
         """By kind and note."""
         self._queue: deque[_Entry] = deque()
         self._wake = asyncio.Event()
+        self._next_turn = 0.0
+        """When the next event may be written at the rate; as far behind the clock as a burst is long."""
 
     def record(self, subject: Subject, type_: EventType, reason: str, note: str, *, action: str = "Reconcile") -> None:
         """Record that `reason` holds for `subject`. Never blocks, never raises.
@@ -132,17 +138,24 @@ class EventRecorder:
         """Write what is recorded, until cancelled."""
         while True:
             while self._queue:
-                await self._write(self._queue.popleft())
+                await self._take_turn()
+                await self._write_next()
             self._wake.clear()
             await self._idle()
             self._queue_grown_series()
 
     async def flush(self) -> None:
-        """Write what is queued now; for the end of a process."""
+        """Write what is queued now, without turns; for the end of a process."""
         while self._queue:
-            await self._write(self._queue.popleft())
+            await self._write_next()
 
     # --- inside --------------------------------------------------------------------------------------------------
+
+    async def _take_turn(self) -> None:
+        """Wait until the rate allows another event."""
+        now = self._clock.time()
+        self._next_turn = max(self._next_turn, now - BURST / PER_SECOND) + 1 / PER_SECOND
+        await sleep(self._clock, self._next_turn - now)
 
     async def _idle(self) -> None:
         """Wait for a record, at most until series are due."""
@@ -168,7 +181,10 @@ class EventRecorder:
                 entry.queued = True
                 self._queue.append(entry)
 
-    async def _write(self, entry: _Entry) -> None:
+    async def _write_next(self) -> None:
+        if not self._queue:
+            return  # written by a flush meanwhile
+        entry = self._queue.popleft()
         entry.queued = False
         count = entry.count
         try:

@@ -1,8 +1,8 @@
 """The one writer of an InferenceModel's status, and of the events about it.
 
 A change of what people and tools act on (a condition, what is wanted, what serves) is written at once. Mere progress
-in between (a stage, a message, a count of what is under way) is written once a second at most: a model's start passes
-through a dozen states, and each write costs the API server as much as a pod.
+in between (a stage, a message, from one step of a start to the next) is written when it is a second old, with what
+has come by then: a model's start passes through a dozen states, and each write costs the API server as much as a pod.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,8 @@ class StatusWriter:
         self._models = models
         self._events = events
         self._now = now
-        self._written: dict[str, datetime] = {}
+        self._unwritten_since: dict[str, datetime] = {}
+        """Per uid: since when there is progress that is not written yet."""
 
     async def write(self, standing: Standing, status: InferenceModelStatus) -> Standing:
         """Write a status if it differs; return the model as it then stands. Any refusal but NotFound is raised.
@@ -57,6 +58,7 @@ class StatusWriter:
         A 409 need not mean that another model bears the name, and nobody else would bring this one up again.
         """
         view = standing.view
+        self._unwritten_since.pop(view.uid, None)
         if status == standing.status:
             return standing
         try:
@@ -70,20 +72,19 @@ class StatusWriter:
             )
         except NotFound:
             return standing
-        self._written[view.uid] = self._now()
         self._tell(standing, status)
         written = view_model(raw)
         self._models.put(written)
         return Standing(written)
 
     async def write_in_time(self, standing: Standing, status: InferenceModelStatus) -> float | None:
-        """Write a status, but mere progress not sooner than a second after the last write.
+        """Write a status, but mere progress not before it is a second old.
 
         Returns the seconds after which to try again, None when nothing is left to write.
         """
-        last = self._written.get(standing.view.uid)
-        if last is not None and status != standing.status and _is_progress(standing.status, status):
-            left = (last + timedelta(seconds=PROGRESS_SECONDS) - self._now()).total_seconds()
+        if status != standing.status and _decisive(standing.status) == _decisive(status):
+            since = self._unwritten_since.setdefault(standing.view.uid, self._now())
+            left = (since + timedelta(seconds=PROGRESS_SECONDS) - self._now()).total_seconds()
             if left > 0:
                 return min(left, PROGRESS_SECONDS)
         await self.write(standing, status)
@@ -91,7 +92,7 @@ class StatusWriter:
 
     def forget(self, uid: str) -> None:
         """Drop what is remembered of a model."""
-        self._written.pop(uid, None)
+        self._unwritten_since.pop(uid, None)
 
     def _tell(self, standing: Standing, status: InferenceModelStatus) -> None:
         before = {condition.type: condition for condition in standing.status.conditions}
@@ -109,13 +110,10 @@ class StatusWriter:
             self._events.emit(standing.view, reason=condition.reason, message=condition.message, warning=warning)
 
 
-def _is_progress(before: InferenceModelStatus, after: InferenceModelStatus) -> bool:
-    return _decisive(before) == _decisive(after)
-
-
 def _decisive(status: InferenceModelStatus) -> tuple[object, ...]:
-    """What somebody may act on."""
+    """What somebody may act on, and a decision on replicas: the next pass knows it only if it is written."""
     conditions = {(condition.type, condition.status, condition.reason) for condition in status.conditions}
+    scaling = status.scaling
     return (
         status.observed_generation,
         status.desired_replicas,
@@ -123,6 +121,7 @@ def _decisive(status: InferenceModelStatus) -> tuple[object, ...]:
         status.revisions,
         status.placement.pending_reason,
         conditions,
+        scaling and (scaling.desired_replicas, scaling.reason),
     )
 
 
