@@ -60,7 +60,8 @@ class LifeReport:
     steps: int
     divergences: list[str]
     violations: list[str]
-    late_writes: list[str]
+    unrest: list[str]
+    """What happened when all was over and nothing should."""
     writes: int
     fight: bool
     crashes: int
@@ -71,9 +72,7 @@ class LifeReport:
     @property
     def problems(self) -> list[str]:
         """Return what went wrong; empty for a good life."""
-        found = [*self.divergences, *self.violations]
-        if self.late_writes:
-            found.append(f"written at rest: {', '.join(self.late_writes[:5])}")
+        found = [*self.divergences, *self.violations, *self.unrest[:5]]
         if self.fight:
             found.append(f"{self.writes} writes are a fight")
         return found
@@ -162,7 +161,7 @@ async def _life(
     keeper = await world.keep(factory, configuration=CONFIGURATION | (IMPATIENT if silent else {}))
     played = await play(world, reference, patience=patience, exact=False)
     faults.stop()
-    late_writes = [] if played.divergences else await rest(world, rest_seconds)
+    unrest = [] if played.divergences else await rest(world, reference, rest_seconds, patience=patience)
     writes = len(world.proxy.counted_writes())
     injected = world.proxy.injected
     limit = WRITES_FACTOR * reference.counted_writes + WRITES_PER_FAULT * injected.total()
@@ -174,7 +173,7 @@ async def _life(
         steps=played.steps,
         divergences=played.divergences,
         violations=list(world.observer.violations),
-        late_writes=late_writes,
+        unrest=unrest,
         writes=writes,
         fight=writes > limit,
         crashes=keeper.crashes,

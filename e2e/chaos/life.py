@@ -115,11 +115,23 @@ async def play(
     return played
 
 
-async def rest(world: World, seconds: float) -> list[str]:
-    """Return what is written during `seconds` of rest, Leases and Events left out."""
+async def rest(world: World, reference: Reference, seconds: float, *, patience: Patience) -> list[str]:
+    """Return what is wrong during `seconds` of rest: a write, Leases and Events left out.
+
+    Rest begins when no fault lasts any more and the world is (again) where the last step ended: a client that is kept
+    from knowing of a deletion may still make what the garbage collector then removes.
+    """
+    try:
+        async with asyncio.timeout(patience.converge):
+            await world.proxy.all_over()
+        await _converge(world, reference.steps[-1], patience, exact=False)
+    except TimeoutError:
+        return [f"faults last after {patience.converge:g} s: {dict(world.proxy.lasting)}"]
+    except DivergedError as error:
+        return [str(error)]
     before = len(world.proxy.writes)
     await asyncio.sleep(seconds)
-    return [str(write.request) for write in world.proxy.counted_writes(since=before)]
+    return [f"written at rest: {write.request}" for write in world.proxy.counted_writes(since=before)]
 
 
 class _Mark:

@@ -147,8 +147,7 @@ async def play_pair(
     report.problems += played.divergences
     report.problems += world.observer.violations
     if not played.divergences:
-        late = await rest(world, rest_seconds)
-        report.problems += [f"written at rest: {write}" for write in late[:5]]
+        report.problems += (await rest(world, reference, rest_seconds, patience=patience))[:5]
     writes = world.proxy.counted_writes()
     for keeper in disturbance.keepers:
         report.writes[keeper.name] = sum(write.door.startswith(f"{keeper.name}-") for write in writes)

@@ -8,8 +8,8 @@ counted when they have really happened.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -29,6 +29,7 @@ HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "content-encoding", "accept-encoding"}
 )
 FROZEN_SECONDS = (1.0, 3.0)
+POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ class ChaosProxy:
     writes: list[Write] = field(default_factory=list)
     in_flight: Counter[str] = field(default_factory=Counter)
     """Writes that were passed on and not answered yet, by kind."""
+    lasting: Counter[FaultClass] = field(default_factory=Counter)
+    """Late events, withheld answers and silent streams that a client still waits for."""
     history: History = field(default_factory=History)
 
     def __post_init__(self) -> None:
@@ -140,6 +143,19 @@ class ChaosProxy:
     def counted_writes(self, *, since: int = 0) -> list[Write]:
         """Return writes from the `since`-th on that must not happen at rest, and that the server accepted."""
         return [write for write in self.writes[since:] if write.request.is_counted and write.status < 300]
+
+    async def all_over(self) -> None:
+        """Return once no fault lasts any more; before that a client may know less than the server, and act on it."""
+        while self._freezer.standing or self.lasting.total():
+            await asyncio.sleep(POLL_SECONDS)
+
+    @contextmanager
+    def _lasts(self, fault: FaultClass) -> Iterator[None]:
+        self.lasting[fault] += 1
+        try:
+            yield
+        finally:
+            self.lasting[fault] -= 1
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -202,7 +218,8 @@ class ChaosProxy:
             return replies.refusal(fault)
         if fault is FaultClass.SILENCE_AFTER_SUCCESS:
             self.injected[fault] += 1
-            await asyncio.Event().wait()  # until the client gives up, which cancels this
+            with self._lasts(fault):
+                await asyncio.Event().wait()  # until the client gives up, which cancels this
         return answer.response()
 
     async def _exchange(
@@ -288,6 +305,7 @@ class ChaosProxy:
                 freeze=lambda version: self._freeze(api.resource, version),
                 thawed=lambda: self._freezer.thawed(api.resource),
                 gap=lambda: self._gaps.add((door, api.resource)),
+                lasting=self._lasts,
             )
             with suppress(ConnectionResetError, aiohttp.ClientConnectionError):
                 whole = await relay(upstream.content, response, watch=api, ways=ways)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +41,8 @@ class Ways:
     thawed: Callable[[], Awaitable[None]]
     gap: Callable[[], None]
     """Refuse the next watch with 410."""
+    lasting: Callable[[FaultClass], AbstractContextManager[None]]
+    """Mark a fault as not over yet."""
 
 
 class Freezer:
@@ -60,6 +63,11 @@ class Freezer:
             thawed.set()
 
         asyncio.get_running_loop().call_later(seconds, thaw)
+
+    @property
+    def standing(self) -> bool:
+        """Whether any resource stands still."""
+        return bool(self._frozen)
 
     def version(self, resource: str) -> int | None:
         """Return the version at which a resource stands, None while it moves."""
@@ -115,10 +123,12 @@ async def _pass_on(
             await sink.write(replies.PAGE)
             return True
         case FaultClass.WATCH_SILENT:
-            await asyncio.Event().wait()  # until the client gives up, which cancels this
+            with ways.lasting(fault):
+                await asyncio.Event().wait()  # until the client gives up, which cancels this
         case FaultClass.WATCH_DELAYED:
             low, high = DELAY_SECONDS
-            await asyncio.sleep(low + (high - low) * ways.tamper.extent(fault))
+            with ways.lasting(fault):
+                await asyncio.sleep(low + (high - low) * ways.tamper.extent(fault))
             await sink.write(line)
         case FaultClass.WATCH_DUPLICATED:
             await sink.write(line + line + before)

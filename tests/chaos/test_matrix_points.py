@@ -77,7 +77,7 @@ def life(row: str, **changes: object) -> LifeReport:
         "steps": 4,
         "divergences": [],
         "violations": [],
-        "late_writes": [],
+        "unrest": [],
         "writes": 9,
         "fight": False,
         "crashes": 0,
@@ -97,7 +97,7 @@ def test_a_good_campaign_passes() -> None:
     [
         {"divergences": ["create: missing Pod"]},
         {"violations": ["n1: 3 of 2 GPUs"]},
-        {"late_writes": ["patch pods a"]},
+        {"unrest": ["written at rest: patch pods a"]},
         {"fight": True},
         {"injected": Counter()},
     ],

@@ -312,11 +312,47 @@ async def test_a_frozen_kind_stands_still_while_others_move(bench: Bench, monkey
     assert [item["metadata"]["name"] for item in frozen["items"]] == ["a"]
     assert "resourceVersion" not in bench.server.queries[-1]
     assert got == []
+    await bench.proxy.all_over()
     await until(lambda: got == [line])
     _, thawed = await bench.get(door, "/api/v1/pods")
     assert [item["metadata"]["name"] for item in thawed["items"]] == ["a", "b"]
     bench.server.end_watch()
     assert await watching == "200"
+
+
+async def test_a_fault_is_over_only_when_its_client_knows_what_it_missed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("e2e.chaos.streams.DELAY_SECONDS", (0.3, 0.3))
+    await bench.proxy.all_over()
+    door = await bench.door()
+    bench.chosen.events = [FaultClass.WATCH_DELAYED]
+    got: list[bytes] = []
+    watching = asyncio.create_task(watch(bench, door, got))
+    line = bench.server.send("MODIFIED", "a")
+    await until(lambda: bench.proxy.lasting[FaultClass.WATCH_DELAYED] == 1)
+    assert got == []
+    await bench.proxy.all_over()
+    await until(lambda: got == [line])
+    bench.server.end_watch()
+    assert await watching == "200"
+
+
+@pytest.mark.parametrize("fault", [FaultClass.SILENCE_AFTER_SUCCESS, FaultClass.WATCH_SILENT])
+async def test_a_silence_is_over_when_its_client_gives_up(bench: Bench, fault: FaultClass) -> None:
+    door = await bench.door()
+    bench.chosen.requests = {"create": fault}
+    bench.chosen.events = [fault]
+    waiting = asyncio.create_task(
+        bench.create(door) if fault is FaultClass.SILENCE_AFTER_SUCCESS else watch(bench, door, [])
+    )
+    bench.server.send("MODIFIED", "a")
+    await until(lambda: bench.proxy.lasting[fault] == 1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(bench.proxy.all_over(), 0.1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await bench.proxy.all_over()
 
 
 # --- doors with a view -----------------------------------------------------------------------------------------------
