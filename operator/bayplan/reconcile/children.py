@@ -4,9 +4,9 @@ Each is created once and never applied over: they are ours alone, their names ar
 them (the recorded layouts) is patched with the uid as a guard.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bayplan.api import names
@@ -76,6 +76,30 @@ class ChildWriter:
         self.services = services
         self.budgets = budgets
         self.revisions = revisions
+        self._by_us = False
+
+    def subscribe(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with the owner's uid when somebody else makes, changes or deletes a child."""
+
+        def heard(old: ChildView | None, new: ChildView | None) -> None:
+            child = new or old
+            if child is None or self._by_us:
+                return
+            if old is not None and new is not None and replace(old, resource_version=new.resource_version) == new:
+                return  # its own controller wrote its status
+            changed(child.owner_uid)
+
+        for store in (self.services, self.budgets, self.revisions):
+            store.subscribe(heard)
+
+    @contextmanager
+    def _own_write(self) -> Iterator[None]:
+        """What the cache takes in here is no news to us."""
+        self._by_us = True
+        try:
+            yield
+        finally:
+            self._by_us = False
 
     # --- revisions -------------------------------------------------------------------------------------------------
 
@@ -115,7 +139,8 @@ class ChildWriter:
             {"op": "add", "path": path, "value": manifests.layouts_annotation(layouts)},
         ]
         raw = await self._port.patch_json(CONTROLLER_REVISIONS, child.key.namespace, child.key.name, ops)
-        self.revisions.put(view_child(raw))
+        with self._own_write():
+            self.revisions.put(view_child(raw))
 
     # --- services --------------------------------------------------------------------------------------------------
 
@@ -159,7 +184,9 @@ class ChildWriter:
     async def _create(self, resource: Resource, store: Store[ChildView], body: Json, model: ModelIdentity) -> None:
         meta = body["metadata"]
         try:
-            store.put(view_child(await self._port.create(resource, meta["namespace"], body)))
+            created = view_child(await self._port.create(resource, meta["namespace"], body))
+            with self._own_write():
+                store.put(created)
         except AlreadyExists:
             raw = await self._port.get(resource, meta["namespace"], meta["name"])
             found = view_child(raw)
@@ -187,7 +214,8 @@ class ChildWriter:
                 store.put(found)
                 if found.uid == child.uid:
                     raise WorldChangedError(f"{resource} {child.key}: {error}") from None
-        store.discard(child.key, child.uid, child.resource_version)
+        with self._own_write():
+            store.discard(child.key, child.uid, child.resource_version)
 
 
 def _is_left_over(raw: Mapping[str, Any], model: ModelIdentity) -> bool:

@@ -138,6 +138,7 @@ class InferenceModelReconciler:
         fleet.pods.subscribe(self._pod_changed)
         fleet.nodes.subscribe(self._node_changed)
         quotas.subscribe(self._quota_changed)
+        children.subscribe(self._child_changed)
         fleet.subscribe_freed(self._wake_pending)
 
     def owns(self, uid: str) -> bool:
@@ -373,6 +374,12 @@ class InferenceModelReconciler:
             if hold.blocker.reason is Reason.QUOTA_EXCEEDED and owner and owner.key.namespace == quota.key.namespace:
                 del self._tools.holds[uid]
         self._wake_pending(quota.key.namespace)
+
+    def _child_changed(self, owner_uid: str) -> None:
+        """A service or budget was deleted, or a snapshot comes late: what was decided without it is looked at again."""
+        owner = self._models.by_uid(owner_uid)
+        if owner is not None:
+            self._enqueue(owner.key)
 
     def _forget(self, key: Key, view: ModelView | None) -> None:
         self._pending.discard(key)

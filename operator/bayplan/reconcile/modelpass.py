@@ -190,6 +190,10 @@ class ModelPass:
     # --- children and timers ---------------------------------------------------------------------------------------
 
     async def _children(self) -> None:
+        if self.groups:
+            # They were there before the first reservation; whoever deletes them gets new ones.
+            multi_node = any(len(group.members) > 1 for group in self.groups)
+            await self._tools.children.ensure_services(self._wish.model, multi_node=multi_node)
         serving = [g for g in self.groups if g.stage is Stage.READY]
         # A drain that is taken back passes through Warming, and the budget with it.
         others = [g for g in self.groups if g.stage in (Stage.DRAINING, Stage.WARMING) and not g.deleting]
