@@ -1,0 +1,82 @@
+"""Placing all replicas of a model one after the other, each against what those before it took.
+
+Reserves nothing. Spread counts the groups that are already placed, as it does when the operator reserves them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from bayplan.planning.group import GroupRequest
+from bayplan.planning.inventory import Inventory
+from bayplan.planning.placement import PlacementDecision, groups_per_domain, place
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPlacement:
+    """Where the replicas went; `refusal` is the decision on the first that found no place."""
+
+    inventory: Inventory
+    """What is left."""
+    placed: tuple[PlacementDecision, ...] = ()
+    refusal: PlacementDecision | None = None
+
+    @property
+    def replicas(self) -> int:
+        """Replicas with a place."""
+        return len(self.placed)
+
+    def in_domains(self, level: str) -> Mapping[str, int]:
+        """Replicas by domain of that level; one that spans domains is in each of them, because it dies with each.
+
+        A node without that level is a domain of its own.
+        """
+        counted: dict[str, int] = {}
+        for decision in self.placed:
+            nodes = (self.inventory.by_name[name] for name in decision.nodes)
+            for domain in {node.domains.get(level) or f"node {node.name}" for node in nodes}:
+                counted[domain] = counted.get(domain, 0) + 1
+        return counted
+
+
+@dataclass(slots=True)
+class FleetPlacer:
+    """Places replicas of one request until one finds no place."""
+
+    request: GroupRequest
+    inventory: Inventory
+    standing: Sequence[Sequence[str]] = ()
+    """Nodes of each group of the same model that stands already; spread counts them."""
+    placed: list[PlacementDecision] = field(default_factory=list)
+    refusal: PlacementDecision | None = None
+
+    def add(self) -> bool:
+        """Place one more replica; False, with `refusal`, when there is no place."""
+        level = self.request.spread_level
+        groups = [*self.standing, *(decision.nodes for decision in self.placed)]
+        request = replace(
+            self.request,
+            name=f"{self.request.name}-{len(self.placed)}",
+            groups_in_domain=groups_per_domain(self.inventory, groups, level),
+        )
+        decision = place(request, self.inventory)
+        if not decision.placed:
+            self.refusal = decision
+            return False
+        self.inventory = self.inventory.with_claims(decision.claims(request.name))
+        self.placed.append(decision)
+        return True
+
+    def result(self) -> FleetPlacement:
+        """What was placed so far."""
+        return FleetPlacement(self.inventory, tuple(self.placed), self.refusal)
+
+
+def place_replicas(
+    request: GroupRequest, inventory: Inventory, replicas: int, *, standing: Sequence[Sequence[str]] = ()
+) -> FleetPlacement:
+    """Place that many replicas, or as many as find a place, beside the groups that are `standing`."""
+    placer = FleetPlacer(request, inventory, standing)
+    for _ in range(replicas):
+        if not placer.add():
+            break
+    return placer.result()

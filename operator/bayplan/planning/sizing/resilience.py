@@ -1,0 +1,115 @@
+"""Replicas beyond the load: for the loss of the largest failure domain and for maintenance, where they really are.
+
+After the largest domain of the level is lost, and while the maintenance replicas are away, what is left must be the
+load's replicas still. Mean load says nothing about that, and neither does a count without places: the replicas are
+placed as the operator would place them, one more at a time.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bayplan.api.capacitywords import Need
+from bayplan.planning.fleetplacement import FleetPlacement, FleetPlacer
+from bayplan.planning.group import GroupRequest
+from bayplan.planning.inventory import Inventory
+from bayplan.planning.sizing.records import Resilience
+from bayplan.planning.words import plural
+
+MOST_TRIED_FACTOR = 4
+"""The search ends at so many times the load's replicas; a fleet that needs more is not spread at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSizing:
+    """Replicas in all, and the placement that they were counted in."""
+
+    needs: Mapping[Need, int]
+    """Replicas by need: load, load and a lost domain, load and maintenance. Only those that are asked for."""
+    replicas: int
+    at_least: bool
+    """The placement does not survive the loss: so many at least, in other places."""
+    placement: FleetPlacement
+    largest_domain: str = ""
+    largest_domain_replicas: int = 0
+    message: str = ""
+
+    @property
+    def binding(self) -> tuple[Need, ...]:
+        """The needs that alone call for the most replicas."""
+        most = max(self.needs.values())
+        return tuple(need for need, replicas in self.needs.items() if replicas == most)
+
+    @property
+    def all_placed(self) -> bool:
+        """Whether every replica has a place."""
+        return self.placement.replicas >= self.replicas and not self.at_least
+
+
+def size_fleet(load_replicas: int, resilience: Resilience, request: GroupRequest, inventory: Inventory) -> FleetSizing:
+    """Add what survives a loss and maintenance, and place it all on the inventory."""
+    level, away = resilience.domain_level, resilience.maintenance_replicas
+    needs = {Need.LOAD: load_replicas}
+    if away:
+        needs[Need.MAINTENANCE] = load_replicas + away
+    placer = FleetPlacer(request, inventory)
+    if level is None:
+        replicas = load_replicas + away
+        while len(placer.placed) < replicas and placer.add():
+            pass
+        return FleetSizing(needs, replicas, at_least=False, placement=placer.result())
+    most = MOST_TRIED_FACTOR * (load_replicas + away) + 1
+    loss_alone: int | None = None
+    while len(placer.placed) < most:
+        if not placer.add():
+            break
+        placed = len(placer.placed)
+        if placed < load_replicas:
+            continue
+        name, lost = _largest(placer.result().in_domains(level))
+        if loss_alone is None and placed - lost >= load_replicas:
+            loss_alone = placed
+        if placed - lost - away >= load_replicas:
+            needs[Need.DOMAIN_LOSS] = placed if loss_alone is None else loss_alone
+            return FleetSizing(
+                needs,
+                placed,
+                at_least=False,
+                placement=placer.result(),
+                largest_domain=name,
+                largest_domain_replicas=lost,
+                message=f"losing {level} {name} takes {lost} of {placed}",
+            )
+    return _not_survived(load_replicas, resilience, needs, placer, loss_alone)
+
+
+def _not_survived(
+    load: int, resilience: Resilience, needs: dict[Need, int], placer: FleetPlacer, loss_alone: int | None
+) -> FleetSizing:
+    """The loss cannot be survived here: the fewest replicas that could survive it with more places elsewhere."""
+    first = FleetPlacer(placer.request, placer.inventory)
+    first.placed = placer.placed[:load]
+    domains = first.result().in_domains(resilience.domain_level or "")
+    name, lost = _largest(domains) if domains else ("", 0)
+    missing = load - len(first.placed)
+    if missing:  # wherever the rest goes, at least one domain holds a replica
+        lost = max(lost, 1)
+    needs[Need.DOMAIN_LOSS] = loss_alone if loss_alone is not None else load + lost
+    replicas = load + lost + resilience.maintenance_replicas
+    where = f"{resilience.domain_level} {name}" if name else f"a {resilience.domain_level}"
+    text = f"the placement of {plural(len(first.placed), 'replica')} has {lost} in {where}"
+    refusal = f"; a further one finds no place: {placer.refusal.message}" if placer.refusal is not None else ""
+    return FleetSizing(
+        needs,
+        replicas,
+        at_least=True,
+        placement=placer.result(),
+        largest_domain=name,
+        largest_domain_replicas=lost,
+        message=f"{text}: what is left after its loss is not the {load} that the load needs; at least {replicas}, "
+        f"over more domains of {resilience.domain_level}{refusal}",
+    )
+
+
+def _largest(domains: Mapping[str, int]) -> tuple[str, int]:
+    """The domain with the most replicas; the first by name on a tie."""
+    return min(domains.items(), key=lambda entry: (-entry[1], entry[0]))
