@@ -84,6 +84,9 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any], *, to_the
 
 def _equal(expected: Any, found: Any, *, to_the_bit: bool) -> bool:
     """Real numbers are Fractions on our side and compare with a tolerance; counts are ints and compare exactly."""
+    if isinstance(found, Mapping) and isinstance(expected, Mapping):
+        same = expected.keys() == found.keys()
+        return same and all(_equal(value, found[key], to_the_bit=to_the_bit) for key, value in expected.items())
     if isinstance(found, Fraction):
         if isinstance(expected, bool) or not isinstance(expected, int | float | Decimal):
             return False

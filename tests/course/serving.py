@@ -121,7 +121,7 @@ class _GivenWait(ObservedService):
         return Prediction(wait_ns=self.wait_ns)
 
 
-class _Desk:
+class Desk:
     """The course's admission: one budget of tokens, every request under its own id."""
 
     def __init__(self, policy: Values) -> None:
@@ -144,13 +144,16 @@ class _Desk:
 
     def step(self, step: Values) -> dict[str, Any]:
         try:
-            outcome = self.decide(step) if step["op"] == "decide" else self.release(step["id"])
+            found = self.decide(step) if step["op"] == "decide" else self.release(step["id"])
         except InvalidInput as error:
-            outcome = {"error": "invalid-input", "field": FIELDS.get(error.field, error.field)}
+            found = {"error": "invalid-input", "field": FIELDS.get(error.field, error.field)}
         readings = self.core.readings()
-        return outcome | {"live_tokens": readings.live_tokens, "queued_requests": readings.queued_requests}
+        return found | {"live_tokens": readings.live_tokens, "queued_requests": readings.queued_requests}
 
     def decide(self, step: Values) -> dict[str, Any]:
+        return outcome(self.ask(step))
+
+    def ask(self, step: Values) -> Decision:
         wait = not_negative(step["estimated_queue_seconds"], "estimated_queue_seconds")
         now = exact(step["now"], "now")
         request = AdmissionRequest(
@@ -165,7 +168,7 @@ class _Desk:
         self.now_ns = math.floor(now * NANOSECONDS)
         decision = self.core.decide(request, self.now_ns).decision
         self._remember(step["id"], decision)
-        return _outcome(decision)
+        return decision
 
     def _remember(self, name: str, decision: Decision) -> None:
         match decision:
@@ -185,7 +188,7 @@ class _Desk:
         return {"released": True}
 
 
-def _outcome(decision: Decision) -> dict[str, Any]:
+def outcome(decision: Decision) -> dict[str, Any]:
     match decision:
         case Admitted():
             reserved = decision.footprint.tokens
@@ -193,7 +196,7 @@ def _outcome(decision: Decision) -> dict[str, Any]:
         case Queued():
             return {"action": "queue", "reserved_tokens": 0, "reason_category": "queued-live-budget-full"}
         case Replayed():
-            return _outcome(decision.original) | {"replay": True}
+            return outcome(decision.original) | {"replay": True}
         case Shed(code=ShedCode.IDEMPOTENCY_CONFLICT):
             return {"action": "conflict"}
         case Shed():
@@ -210,7 +213,7 @@ _SHED_REASONS = {
 
 
 def run_admission(values: Values) -> dict[str, Any]:
-    desk = _Desk(values["policy"])
+    desk = Desk(values["policy"])
     outcomes = [desk.step(step) for step in values["steps"]]
     readings = desk.core.readings()
     found = {
