@@ -9,6 +9,7 @@ refused; a key is compared with its payload and expires; tenants share; a deadli
 every refusal carries a hint; a reservation is of one replica.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import count
 
@@ -27,6 +28,7 @@ from bayplan.planning.admission.records import (
     Decision,
     End,
     Footprint,
+    Preference,
     Queued,
     Readings,
     Released,
@@ -69,19 +71,43 @@ class AdmissionCore:
 
     # -- requests
 
-    def decide(self, request: AdmissionRequest, now_ns: int) -> Decided:
+    def decide(self, request: AdmissionRequest, now_ns: int, preference: Preference | None = None) -> Decided:
         """Decide about one request. What is `Admitted` or `Queued` needs one `release` of its ticket, however it ends.
 
-        A request that waits and is let in by the very same call comes out as `Admitted`.
+        Only what is admitted at once gets what it prefers. A request that waits and is let in by the very same call
+        comes out as `Admitted`.
         """
         now = self._advance(now_ns)
         settled = self._end_waits(now)
         first = self._turns.first_in_line
-        decision = self._decide(request, now, settled)
+        decision = self._decide(request, now, settled, preference)
         self._tally.decided(decision)
         if self._turns.first_in_line != first and (settled or isinstance(decision, Admitted)):
             settled += self._progress(now)
         return Decided.of(decision, settled)
+
+    def copy(self, request: AdmissionRequest, now_ns: int, beside: Collection[str]) -> Admitted | None:
+        """Hold room for a copy of a request on one of these replicas outside the pool: now, or not at all (None).
+
+        It is charged to nobody, counted nowhere and teaches the forecast nothing. Nothing is copied while anybody
+        waits. `release_copy` gives it back.
+        """
+        now = self._advance(now_ns)
+        footprint = self._policy.footprint(request)
+        busy = self._closed or len(self._waiting)
+        account = None if busy else self._ledger.best_beside(footprint, beside)
+        if account is None:
+            return None
+        ticket = next(self._tickets)
+        hold = Hold(ticket, request, footprint, Flow("", 1), None, account, now, charged_tokens=0, copy=True)
+        self._ledger.reserve(hold)
+        return Admitted(ticket, account.uid, footprint)
+
+    def release_copy(self, ticket: int) -> None:
+        """Give back what a copy holds; what went with its replica, or was given back, is nothing."""
+        hold = self._ledger.find(ticket)
+        if hold is not None and hold.copy:
+            self._ledger.give_back(hold)
 
     def first_token(self, ticket: int, now_ns: int) -> None:
         """Note the first output token of an admitted request, for predictions. Unknown tickets are ignored."""
@@ -159,19 +185,22 @@ class AdmissionCore:
         now_ns: int,
         budget: Resources | None = None,
         draining: bool = False,
+        aside: bool = False,
     ) -> Changed:
         """Add a warm replica or change one: its physical capacity and what may be promised of it (as much, if None).
 
-        A draining one keeps its holds and gets nothing new; a shrunken one keeps them as well. Raises InvalidInput.
+        A draining one keeps its holds and gets nothing new; a shrunken one keeps them as well. One `aside` is no part
+        of the pool: only what prefers it beside the pool gets room there. Raises InvalidInput.
         """
         now = self._advance(now_ns)
-        self._ledger.set(uid, capacity=capacity, budget=capacity if budget is None else budget, draining=draining)
+        budget = capacity if budget is None else budget
+        self._ledger.set(uid, capacity=capacity, budget=budget, draining=draining, aside=aside)
         return Changed(settled=tuple(self._shed_hopeless(now) + self._progress(now)))
 
     def remove_replica(self, uid: str, now_ns: int) -> Changed:
         """Forget a replica that vanished; its holds are dropped. An unknown one changes nothing."""
         now = self._advance(now_ns)
-        lost = self._ledger.remove(uid)
+        lost = [hold for hold in self._ledger.remove(uid) if not hold.copy]
         for hold in lost:
             self._dropped[hold.ticket] = hold
             self._identities.forget(hold.identity)
@@ -215,7 +244,9 @@ class AdmissionCore:
 
     # -- the decision, step by step
 
-    def _decide(self, request: AdmissionRequest, now: int, settled: list[Settled]) -> Decision:
+    def _decide(
+        self, request: AdmissionRequest, now: int, settled: list[Settled], preference: Preference | None
+    ) -> Decision:
         known = self._identities.answer(request, now)
         if known is not None:
             return known
@@ -244,7 +275,7 @@ class AdmissionCore:
             self._tally.demanded(request, output)
             shed = refusals.refuse_not_ready(entry.footprint, ledger=self._ledger, policy=self._policy)
         if shed is None:
-            decision = self._place(entry, tenant, now, settled)
+            decision = self._place(entry, tenant, now, settled, preference)
             if not isinstance(decision, Shed):
                 return decision
             shed = decision
@@ -252,8 +283,14 @@ class AdmissionCore:
         self._fairness.forget_idle(entry.flow)
         return shed
 
-    def _place(self, entry: Entry, tenant: TenantPolicy, now: int, settled: list[Settled]) -> Admitted | Queued | Shed:
-        account = self._turns.room_for(entry.footprint, entry.flow)
+    def _place(
+        self, entry: Entry, tenant: TenantPolicy, now: int, settled: list[Settled], preference: Preference | None
+    ) -> Admitted | Queued | Shed:
+        account = beside = None
+        if preference is not None:
+            account = beside = self._ledger.best_beside(entry.footprint, preference.beside)
+        if account is None:
+            account = self._turns.room_for(entry.footprint, entry.flow, preference)
         situation = Situation(
             fits_now=account is not None,
             tokens_ahead=0 if account is not None else self._turns.tokens_ahead(entry.footprint, entry.flow),
@@ -270,7 +307,8 @@ class AdmissionCore:
                 wait_ns=wait, start_by_ns=entry.start_by_ns, now_ns=now, retry_after_ms=hint
             )
         if account is not None:
-            self._turns.note_passing(entry.footprint)
+            if beside is None:
+                self._turns.note_passing(entry.footprint)
             entry.ticket = next(self._tickets)
             return self._reserve(entry, account, now)
         if not self._may_wait(entry, tenant, now, settled):
@@ -372,7 +410,8 @@ class AdmissionCore:
         if hold is None:
             return ReleaseOutcome.NOT_HELD
         self._ledger.give_back(hold)
-        self.forecast.observe(hold.service(now, end, output_tokens))
+        if not hold.account.aside:
+            self.forecast.observe(hold.service(now, end, output_tokens))
         if output_tokens is not None:
             used = hold.request.prompt_tokens * hold.request.sequences + output_tokens
             self._fairness.correct(hold.flow, used - hold.charged_tokens)

@@ -5,21 +5,39 @@ It points at the very account that it was taken from, so that a replica which va
 starts empty and late releases cannot reach it.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from bayplan.planning.admission.fairness import Flow
 from bayplan.planning.admission.forecast import Service
 from bayplan.planning.admission.identities import Identity
 from bayplan.planning.admission.ranking import Ranking
-from bayplan.planning.admission.records import AdmissionRequest, End, Footprint, ReplicaReading, Resources
+from bayplan.planning.admission.records import (
+    AdmissionRequest,
+    End,
+    Footprint,
+    Preference,
+    ReplicaReading,
+    Resources,
+)
 from bayplan.planning.numbers import InvalidInput, count, named
 
 
 class Account:
     """One replica: its limits, and what is left of its budget. Negative when the budget shrank below the holds."""
 
-    __slots__ = ("budget", "capacity", "draining", "free_blocks", "free_sequences", "holds", "limit", "tokens", "uid")
+    __slots__ = (
+        "aside",
+        "budget",
+        "capacity",
+        "draining",
+        "free_blocks",
+        "free_sequences",
+        "holds",
+        "limit",
+        "tokens",
+        "uid",
+    )
 
     def __init__(self, uid: str) -> None:
         self.uid = uid
@@ -27,10 +45,16 @@ class Account:
         self.budget = Resources(0, 0)
         self.limit = Resources(0, 0)  # the most that a single request can ever have here
         self.draining = False
+        self.aside = False  # outside the pool: only what names it gets room here
         self.free_blocks = 0
         self.free_sequences = 0
         self.tokens = 0
         self.holds: dict[int, Hold] = {}
+
+    @property
+    def pooled(self) -> bool:
+        """Whether any request may get room here."""
+        return not (self.draining or self.aside)
 
     def fits(self, footprint: Footprint) -> bool:
         """Whether the request could be reserved here now."""
@@ -66,6 +90,8 @@ class Hold:
     charged_tokens: int
     """What the tenant's counter was charged."""
     first_token_ns: int | None = None
+    copy: bool = False
+    """Of a request that somebody else answers: it is nobody's, and nothing is learnt from it."""
 
     def service(self, now_ns: int, end: End, output_tokens: int | None) -> Service:
         """What the forecast learns when it is given back now. Only a completed one tells how much output was used."""
@@ -85,7 +111,7 @@ class Ledger:
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
         self.tokens = 0
-        """Tokens reserved on all replicas."""
+        """Tokens reserved on all replicas of the pool."""
         self.budget_blocks = 0
         """KV blocks of the budgets of all routable replicas."""
         self._holds: dict[int, Hold] = {}
@@ -131,6 +157,24 @@ class Ledger:
                 return account
         return None
 
+    def best_preferred(self, footprint: Footprint, avoid: Collection[str], preference: Preference) -> Account | None:
+        """The same, by preference."""
+        if preference.first:
+            named_ones = (self.accounts.get(uid) for uid in preference.first if uid not in avoid)
+            account = _freest((one for one in named_ones if one is not None and one.pooled), footprint)
+            if account is not None:
+                return account
+        if preference.spare:
+            account = self.best(footprint, (*avoid, *preference.spare))
+            if account is not None and 2 * account.free_blocks >= account.budget.kv_blocks:
+                return account
+        return self.best(footprint, avoid)
+
+    def best_beside(self, footprint: Footprint, uids: Collection[str]) -> Account | None:
+        """Of these replicas outside the pool the one with the most free blocks, among those that fit it now."""
+        named_ones = (self.accounts.get(uid) for uid in uids)
+        return _freest((one for one in named_ones if one is not None and one.aside and not one.draining), footprint)
+
     def most_free_blocks(self, avoid: Collection[str] = ()) -> int:
         """Free blocks of the emptiest routable replica that has a free slot."""
         return next((free for free, _, account in self._free.descending if account.uid not in avoid), 0)
@@ -143,7 +187,7 @@ class Ledger:
     def keeps_room_for(self, uid: str, footprint: Footprint) -> bool:
         """Whether this replica is routable and large enough for the request."""
         account = self.accounts.get(uid)
-        return account is not None and not account.draining and footprint.within(account.limit)
+        return account is not None and account.pooled and footprint.within(account.limit)
 
     def reserve(self, hold: Hold) -> None:
         """Enter the hold. It fits: the caller has asked."""
@@ -153,7 +197,8 @@ class Ledger:
         account.tokens += footprint.tokens
         account.holds[hold.ticket] = hold
         self._holds[hold.ticket] = hold
-        self.tokens += footprint.tokens
+        if not account.aside:
+            self.tokens += footprint.tokens
         hold.flow.live_tokens += footprint.tokens
         self._rank(account)
 
@@ -165,12 +210,13 @@ class Ledger:
         account.free_sequences += footprint.sequences
         account.tokens -= footprint.tokens
         del self._holds[hold.ticket]
-        self.tokens -= footprint.tokens
+        if not account.aside:
+            self.tokens -= footprint.tokens
         hold.flow.live_tokens -= footprint.tokens
         self._rank(account)
 
-    def set(self, uid: str, *, capacity: Resources, budget: Resources, draining: bool) -> None:
-        """Add a replica or change its limits; holds stay. Raises InvalidInput that names the field."""
+    def set(self, uid: str, *, capacity: Resources, budget: Resources, draining: bool, aside: bool = False) -> None:
+        """Add a replica or change its limits or place; holds stay. Raises InvalidInput that names the field."""
         named(uid, "replica")
         for name, least in (("kv_blocks", 1), ("sequences", 1)):
             count(getattr(capacity, name), name, least=least)
@@ -183,6 +229,9 @@ class Ledger:
         account.capacity, account.budget = capacity, budget
         account.limit = Resources(min(capacity.kv_blocks, budget.kv_blocks), budget.sequences)
         account.draining = draining
+        if account.aside is not aside:
+            account.aside = aside
+            self.tokens += -account.tokens if aside else account.tokens
         self.accounts[uid] = account
         self._rank(account)
         self._recount()
@@ -201,10 +250,10 @@ class Ledger:
         return lost
 
     def _routable(self) -> Iterator[Account]:
-        return (account for account in self.accounts.values() if not account.draining)
+        return (account for account in self.accounts.values() if account.pooled)
 
     def _rank(self, account: Account) -> None:
-        if account.draining or account.free_sequences < 1 or account.uid not in self.accounts:
+        if not account.pooled or account.free_sequences < 1 or account.uid not in self.accounts:
             self._free.discard(account)
         else:
             self._free.put(account, account.free_blocks)
@@ -213,3 +262,8 @@ class Ledger:
         self._limits = tuple({account.limit for account in self._routable()})
         self._capacities = tuple({account.capacity for account in self._routable()})
         self.budget_blocks = sum(account.budget.kv_blocks for account in self._routable())
+
+
+def _freest(accounts: Iterable[Account], footprint: Footprint) -> Account | None:
+    """The one with the most free blocks among those that fit it now."""
+    return max((one for one in accounts if one.fits(footprint)), key=lambda one: one.free_blocks, default=None)

@@ -5,7 +5,7 @@ monotonic clock of the process (`time.monotonic_ns`), so every comparison at a l
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -183,6 +183,18 @@ class End(StrEnum):
     COMPLETED = "completed"
     CANCELLED = "cancelled"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """Which replicas, by uid, a request should get if it need not wait for them. In the queue all of the pool serve."""
+
+    beside: Collection[str] = ()
+    """Replicas outside the pool, asked before it."""
+    first: Collection[str] = ()
+    """Of the pool, asked before the others."""
+    spare: Collection[str] = ()
+    """Of the pool, left alone while another one has room and is at most half full: beyond, load counts more."""
 
 
 @dataclass(frozen=True, slots=True)

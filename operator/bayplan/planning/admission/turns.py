@@ -9,7 +9,7 @@ it, so that no room lies idle; two rules bound that:
 
 from bayplan.planning.admission.fairness import COUNTER_SCALE, Fairness, Flow
 from bayplan.planning.admission.ledger import Account, Ledger
-from bayplan.planning.admission.records import Footprint
+from bayplan.planning.admission.records import Footprint, Preference
 from bayplan.planning.admission.waiting import Entry, WaitingRoom
 
 MOST_TURNS = 64
@@ -65,14 +65,17 @@ class Turns:
                 return entry, account
         return None
 
-    def room_for(self, footprint: Footprint, flow: Flow) -> Account | None:
+    def room_for(self, footprint: Footprint, flow: Flow, preference: Preference | None = None) -> Account | None:
         """The replica for a newcomer. What waits fits nowhere or may not pass, or it would wait no longer."""
         front = self._fairness.front
-        if front is None or front.head is None:
-            return self._ledger.best(footprint)
-        if self._fairness.entry_counter(flow) > self._highest_counter(front):
-            return None
-        return self._ledger.best(footprint, _kept(front.head))
+        kept: tuple[str, ...] = ()
+        if front is not None and front.head is not None:
+            if self._fairness.entry_counter(flow) > self._highest_counter(front):
+                return None
+            kept = _kept(front.head)
+        if preference is None:
+            return self._ledger.best(footprint, kept)
+        return self._ledger.best_preferred(footprint, kept, preference)
 
     def note_passing(self, footprint: Footprint) -> None:
         """Someone goes in past the first in line."""
