@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.rollout.cohort import Cohort, cohort_key, derive_salt, find_cohort, within_share
+from bayplan.planning.rollout.cohort import (
+    Cohort,
+    cohort_key,
+    derive_salt,
+    find_cohort,
+    forget_behind,
+    within_share,
+)
 
 KEYS = [f"session {number}" for number in range(20_000)]
 
@@ -97,6 +104,34 @@ class TestShare:
             routed[at] += 1
 
         assert sum(candidate) <= Fraction(weight, 100) * sum(routed) + 1
+
+    @given(weight=st.integers(1, 100), gateways=st.integers(1, 4), seed=st.integers(0, 2**32))
+    def test_gateways_that_know_of_no_others_keep_to_the_weight_together(
+        self, weight: int, gateways: int, seed: int
+    ) -> None:
+        chance = random.Random(seed)
+        routed, candidate = [0] * gateways, [0] * gateways
+        for _ in range(300):
+            at = chance.randrange(gateways)
+            if within_share(weight_percent=weight, routed=routed[at], candidate=candidate[at], gateways=None):
+                candidate[at] += 1
+            routed[at] += 1
+            assert 100 * sum(candidate) <= weight * sum(routed)
+
+    @given(weight=st.integers(1, 99), most=st.integers(1, 30), quiet=st.integers(0, 3000))
+    def test_what_did_not_come_is_made_up_for_only_so_far(self, weight: int, most: int, quiet: int) -> None:
+        routed = forget_behind(weight_percent=weight, routed=quiet, candidate=0, most_behind=most)
+        burst = 0
+        while within_share(weight_percent=weight, routed=routed + burst, candidate=burst, gateways=None):
+            burst += 1
+
+        assert burst <= most + Fraction(weight, 100) * burst + 1
+        assert routed == quiet or burst >= most
+
+    def test_nothing_is_forgotten_that_a_window_owes(self) -> None:
+        assert forget_behind(weight_percent=10, routed=199, candidate=0, most_behind=20) == 199
+        assert forget_behind(weight_percent=10, routed=201, candidate=0, most_behind=20) == 200
+        assert forget_behind(weight_percent=0, routed=201, candidate=0, most_behind=20) == 201
 
     def test_a_cohort_of_just_its_share_is_hardly_ever_turned_away(self) -> None:
         chance, candidate, turned = random.Random(7), 0, 0

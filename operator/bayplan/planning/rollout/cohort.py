@@ -48,21 +48,35 @@ def find_cohort(key: str, *, salt: str, weight_percent: int, baseline_percent: i
     return Cohort.BASELINE if place >= (100 - baseline_percent) * _RING else Cohort.REST
 
 
-def within_share(*, weight_percent: int, routed: int, candidate: int, gateways: int = 1) -> bool:
+def within_share(*, weight_percent: int, routed: int, candidate: int, gateways: int | None = 1) -> bool:
     """Whether one more request may go to the candidate in this window.
 
     `routed` and `candidate` are the requests that this gateway sent in the window, the one in question left out. At the
     end of the window the candidate has at most its weight of all requests plus one, over all `gateways` together:
-    candidate + 1 ≤ weight × (routed + 1) + 1 / gateways. Weight 0 lets nothing pass. Raises InvalidInput.
+    candidate + 1 ≤ weight × (routed + 1) + 1 / gateways. Where nobody knows how many there are (None), it has at most
+    its weight. Weight 0 lets nothing pass. Raises InvalidInput.
     """
     weight = _require_percent(weight_percent, "weight_percent")
-    count(gateways, "gateways")
+    if gateways is not None:
+        count(gateways, "gateways")
     count(routed, "routed", least=0)
     if not 0 <= count(candidate, "candidate", least=0) <= routed:
         raise InvalidInput("candidate", f"must not exceed routed {routed}, not {candidate}")
     if weight == 0:
         return False
-    return 100 * gateways * (candidate + 1) <= gateways * weight * (routed + 1) + 100
+    ahead = 100 * (candidate + 1) - weight * (routed + 1)
+    return ahead <= 0 if gateways is None else gateways * ahead <= 100
+
+
+def forget_behind(*, weight_percent: int, routed: int, candidate: int, most_behind: int) -> int:
+    """The `routed` to go on counting with, so that the candidate never catches up more than `most_behind` requests.
+
+    A window that began long ago would let it make up at once for all that its sessions did not ask for. With this any
+    stretch of the window, wherever it begins, has at most its weight plus `most_behind` plus one. Raises InvalidInput.
+    """
+    weight = _require_percent(weight_percent, "weight_percent")
+    most = 100 * (count(candidate, "candidate", least=0) + count(most_behind, "most_behind"))
+    return min(count(routed, "routed", least=0), most // weight) if weight else routed
 
 
 def derive_salt(*, rollout_uid: str, revision: str, attempt: int) -> str:
