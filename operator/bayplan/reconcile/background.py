@@ -49,6 +49,12 @@ class TaskTable:
             del self._tasks[owner]
         return gone
 
+    def forget(self, owner: Hashable, subject: Hashable) -> None:
+        """Let the subject have another task; called by the one that is ending."""
+        tasks = self._tasks.get(owner)
+        if tasks is not None and tasks.pop(subject, None) is not None and not tasks:
+            del self._tasks[owner]
+
     async def close(self) -> None:
         """Cancel everything and wait for it."""
         tasks = [task for by_subject in self._tasks.values() for task in by_subject.values()]
