@@ -9,7 +9,7 @@ from bayplan.api.autoscaling import Autoscaling
 from bayplan.planning.demand import DoorReading, EngineReading
 from bayplan.planning.measurements import Measured, Unknown
 from bayplan.planning.scaling import Observation
-from bayplan.reconcile.scaling.decide import policy_of
+from bayplan.planning.scalingpolicy import policy_of
 from bayplan.reconcile.scaling.history import Answers, DemandHistory
 from bayplan.telemetry.sources import EngineAnswer, GatewayAnswer, Trouble, TroubleKind
 

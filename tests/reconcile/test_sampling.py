@@ -10,7 +10,7 @@ from bayplan.api.autoscaling import Autoscaling
 from bayplan.cluster.clock import sleep
 from bayplan.cluster.resources import Key
 from bayplan.planning.demand import DoorReading
-from bayplan.reconcile.scaling.decide import policy_of
+from bayplan.planning.scalingpolicy import policy_of
 from bayplan.reconcile.scaling.sampling import DemandSampler, Round
 from bayplan.telemetry.shared import SharedGateways
 from bayplan.telemetry.sources import EngineAnswer, EngineSource, GatewayAnswer, GatewaySource

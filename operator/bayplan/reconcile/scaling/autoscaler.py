@@ -13,14 +13,15 @@ from fractions import Fraction
 from bayplan.api.autoscaling import Autoscaling, ScalingReason, ScalingStatus
 from bayplan.api.conditions import Condition, ConditionType, Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
+from bayplan.api.inferencemodel_status import CapacityGuidanceStatus, InferenceModelStatus, Stage
 from bayplan.cluster.resources import Key
 from bayplan.planning.measurements import Measured, moment
 from bayplan.planning.members import Group, GroupLimits
 from bayplan.planning.scaling import ScalingDecision, ScalingPolicy
+from bayplan.planning.scalingpolicy import pace_of, policy_of
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.gateways import Gateways
-from bayplan.reconcile.scaling.decide import Standing, decide_replicas, pace_of, policy_of, standing_of
+from bayplan.reconcile.scaling.decide import Standing, decide_replicas, standing_of
 from bayplan.reconcile.scaling.describe import Verdict, scaling_status, scaling_verdict
 from bayplan.reconcile.scaling.history import DemandHistory
 from bayplan.reconcile.scaling.sampling import DemandSampler, Round
@@ -36,6 +37,10 @@ class ScalingPlan:
     verdict: Verdict | None = None
     remaining_tokens: Mapping[str, Measured] | None = None
     """What serving replicas have still to do, by the uid of their head; None where nobody measures it."""
+    capacity: CapacityGuidanceStatus | None = None
+    """The numbers of the CapacityPlan that the model names."""
+    capacity_verdict: Verdict | None = None
+    """Whether that plan is proven."""
 
 
 @dataclass(frozen=True, slots=True)
