@@ -26,6 +26,8 @@ class ModelView:
     deleting: bool
     observed_generation: int | None
     """The generation that the stored status is about; None without a status."""
+    capacity_plan: str
+    """Name of the CapacityPlan that it names; empty without one."""
     spec_json: bytes
     status_json: bytes
 
@@ -57,6 +59,7 @@ def view_model(raw: Mapping[str, Any]) -> ModelView:
         generation=generation if isinstance(generation, int) else 0,
         deleting=meta.get("deletionTimestamp") is not None,
         observed_generation=observed if isinstance(observed, int) else None,
+        capacity_plan=str(_mapping(spec.get("capacityPlanRef")).get("name") or ""),
         spec_json=dumps(spec),
         status_json=dumps(status),
     )
