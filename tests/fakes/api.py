@@ -54,6 +54,10 @@ class FakeApi:
         """Let the next such call raise `error`, before doing anything or after having done it."""
         self._failures.append((verb, plural, error, after_success))
 
+    def forget_failures(self) -> None:
+        """Let nothing fail any more."""
+        self._failures.clear()
+
     def objects(self, resource: Resource) -> list[Json]:
         """Return copies of all objects."""
         return [copy_json(obj) for obj in self._objects.get(resource, {}).values()]

@@ -4,13 +4,14 @@ import pytest
 
 from bayplan.gateway.evidence import Cause, Evidence, RowKey
 from bayplan.gateway.settings import Edges
+from bayplan.planning.gates.counts import Arm
 
 SECOND = 1_000_000_000
 EDGES = Edges(ttft=(0.1, 0.2), tpot=(0.01,), e2e=(1.0,))
 
 
 def key(pod: str = "a", revision: str = "r1", model: str = "tiny") -> RowKey:
-    return RowKey("default", model, pod, revision, "serving", "default")
+    return RowKey("default", model, pod, revision, Arm.SERVING, "default")
 
 
 def evidence(**fields: float) -> Evidence:
@@ -63,7 +64,7 @@ def test_rows_of_a_pod_that_is_gone_are_kept_and_then_folded_into_totals_that_ne
     after = found.totals(60 * SECOND)
     assert before.keys() == after.keys()
     (own,) = after
-    assert (own.pod, own.arm) == ("", "")
+    assert (own.pod, own.arm) == ("", Arm.SERVING)
     for totals in (before, after):
         assert (totals[own].requests, totals[own].output_tokens, totals[own].ttft.cumulative) == (2, 8, [0, 0, 2])
 

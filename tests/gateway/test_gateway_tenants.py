@@ -104,11 +104,11 @@ def test_secret_file_is_read_and_a_short_one_refused(tmp_path: Path) -> None:
     assert read_secret(None) != read_secret(None)
 
 
-def test_salt_is_one_per_artifact_domain_and_secret() -> None:
+def test_salt_is_one_per_engine_domain_and_secret() -> None:
     salts = Salts(SECRET)
-    base = salts.of("hf://a@1", "x")
-    assert base == Salts(SECRET).of("hf://a@1", "x")
-    others = [salts.of("hf://a@2", "x"), salts.of("hf://a@1", "y"), Salts(SECRET + b"!").of("hf://a@1", "x")]
+    base = salts.of("team/a r1", "x")
+    assert base == Salts(SECRET).of("team/a r1", "x")
+    others = [salts.of("team/a r2", "x"), salts.of("team/a r1", "y"), Salts(SECRET + b"!").of("team/a r1", "x")]
     assert len({base, *others}) == 4
 
 

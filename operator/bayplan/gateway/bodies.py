@@ -15,6 +15,7 @@ class Buffers:
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
         self.taken = 0
+        """Bytes that are kept now; give back by taking off."""
 
     @contextmanager
     def lease(self) -> Iterator["BufferLease"]:
@@ -30,6 +31,13 @@ class Buffers:
         if self.taken + count > self._most:
             raise Refused(RefusalCode.GATEWAY_BUSY, "too many large requests are in progress")
         self.taken += count
+
+    def take_spare(self, count: int) -> bool:
+        """Take so many bytes if half of the bound stays free: for what may as well be left undone."""
+        if 2 * (self.taken + count) > self._most:
+            return False
+        self.taken += count
+        return True
 
 
 class BufferLease:

@@ -2,7 +2,8 @@
 
 A request goes elsewhere only while its client has seen nothing, and only when the engine cannot have served it: it was
 not reached, it lost the connection, it is leaving and refuses new work, or it cut the generation before its first
-token. An error of an engine that stays is the answer.
+token. An error of an engine that stays is the answer. Elsewhere is always the pool: a candidate gets no request that is
+not its own, and none a second time.
 """
 
 import asyncio
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from bayplan.gateway.accounts import Job, account
 from bayplan.gateway.directory import Directory
 from bayplan.gateway.endpoints import HeadView
-from bayplan.gateway.evidence import SERVING, Cause, Evidence, Row, RowKey
+from bayplan.gateway.evidence import Cause, Evidence, RowKey
 from bayplan.gateway.outcomes import Outcomes, RequestOutcome
 from bayplan.gateway.places import Place
 from bayplan.gateway.pools import Pool
@@ -23,6 +25,7 @@ from bayplan.gateway.relay import CutError, NotServedError, Relayed, StreamRelay
 from bayplan.gateway.settings import GatewaySettings
 from bayplan.gateway.upstream import Answer, EngineBrokeOffError, EngineUnreachableError, Upstream
 from bayplan.planning.admission.records import End
+from bayplan.planning.gates.counts import Arm
 
 MOST_ATTEMPTS = 3
 LEAVING_SECONDS = 0.2
@@ -47,21 +50,6 @@ class Services:
     outcomes: Outcomes
     settings: GatewaySettings
     now_ns: Callable[[], int] = time.monotonic_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One admitted request."""
-
-    path: str
-    stream: bool
-    sequences: int
-    prompt_tokens: int
-    workload_class: str
-    arrived_ns: int
-    request_id: str
-    keep_bytes: int = 0
-    """Keep the answer for a replay if it has at most so many bytes."""
 
 
 class Delivery:
@@ -90,6 +78,7 @@ class Delivery:
         self._on_started = on_started
         self._relay: StreamRelay | None = None
         self._tried: list[str] = []
+        self._arm: Arm | None = None
         self._cause: Cause | None = Cause.FAILED  # until something else is known
 
     async def run(self) -> web.StreamResponse:
@@ -118,7 +107,7 @@ class Delivery:
         while True:
             head = self._head()
             while head is None:
-                # It began to leave, or went, between admission and now.
+                # It began to leave, went, or is nobody's to use any more, between admission and now.
                 self._tried.append(self._place.replica)
                 shed = self._place.move(*self._tried)
                 if shed is not None:
@@ -142,27 +131,35 @@ class Delivery:
                     return refusal
 
     def _head(self) -> HeadView | None:
-        """Where to send it: the watched pod that the place names, while it is there and may be addressed."""
-        if self._place.lost:
+        """Where to send it: the watched pod that the place names, while it is there and may be sent it."""
+        self._arm = None if self._place.lost else self._pool.arm(self._place)
+        if self._arm is None:
             return None
         head = self._services.directory.head(self._place.replica)
         return head if head is not None and head.address is not None and not head.draining else None
 
     def _go_on(self, head: HeadView) -> web.Response | None:
         """Move on to another replica; without one the same engine gets a second chance while it stays."""
-        if not self._pool.has_other(self._place) and self._tried.count(head.uid) == 1 and self._head() is not None:
+        alone = self._pool.is_pooled(self._place) and not self._pool.has_other(self._place)
+        if alone and self._tried.count(head.uid) == 1 and self._head() is not None:
             return None
         shed = self._place.move(*self._tried)
         return None if shed is None else shed_response(shed)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the client has left."""
+        return self._cause is Cause.CANCELLED
 
     # -- one engine
 
     async def _attempt(self, head: HeadView) -> web.StreamResponse:
         now_ns = self._services.now_ns
-        key = self._pool.model.key
+        key, arm = self._pool.model.key, self._arm or Arm.SERVING
         row = self._services.evidence.row(
-            RowKey(key.namespace, key.name, head.uid, head.revision, SERVING, self._job.workload_class)
+            RowKey(key.namespace, key.name, head.uid, head.revision, arm, self._job.workload_class)
         )
+        self._pool.sent(arm)
         row.begin(now_ns())
         cause: Cause | None = Cause.FAILED
         try:
@@ -185,7 +182,8 @@ class Delivery:
             self._cause = cause = Cause.CANCELLED
             return self._cut_off()
         finally:
-            self._account(row, cause)
+            if account(row, self._job, self.relayed, cause, now_ns=now_ns()):
+                self._services.outcomes.undercounted_prompts += 1
         return response
 
     async def _exchange(self, head: HeadView) -> web.StreamResponse:
@@ -285,21 +283,3 @@ class Delivery:
         if transport is not None:
             transport.abort()
         return web.Response(status=502)
-
-    # -- accounts
-
-    def _account(self, row: Row, cause: Cause | None) -> None:
-        job, relayed, now = self._job, self.relayed, self._services.now_ns()
-        progress = relayed.progress
-        tokens = progress.output_tokens if progress.produced else 0
-        row.end(now, cause=cause, output_tokens=tokens)
-        if relayed.first_token_ns is not None:
-            row.ttft.observe(relayed.first_token_ns - job.arrived_ns)
-        if cause is not None:
-            return
-        row.e2e.observe(now - job.arrived_ns)
-        later = tokens // job.sequences - 1
-        if relayed.first_token_ns is not None and relayed.last_token_ns is not None and later > 0:
-            row.tpot.observe((relayed.last_token_ns - relayed.first_token_ns) // later)
-        if progress.prompt_tokens is not None and progress.prompt_tokens > job.prompt_tokens * job.sequences:
-            self._services.outcomes.undercounted_prompts += 1

@@ -39,7 +39,6 @@ class ModelView:
     uid: str
     resource_version: int
     served_name: str
-    artifact: str
     max_model_len: int
     max_num_seqs: int | None
     serving: tuple[str, ...]
@@ -83,7 +82,6 @@ def view_model(raw: Mapping[str, Any]) -> ModelView:
         uid=meta["uid"],
         resource_version=version_number(meta["resourceVersion"]),
         served_name=str(model["name"]),
-        artifact=f"{model['uri']}@{model['revision']}",
         max_model_len=int(engine["maxModelLen"]),
         max_num_seqs=None if slots is None else int(slots),
         serving=tuple(str(revision) for revision in serving),

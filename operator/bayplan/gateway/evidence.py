@@ -1,7 +1,7 @@
 """What was seen of each engine pod: requests, errors by cause, and times counted per edge. Cumulative, never reset.
 
 A row belongs to one pod, revision, arm and workload class. Rows of pods that are gone stay for a while, so that their
-last counts can be read, and are then folded into totals per model, revision and class, so that these never fall.
+last counts can be read, and are then folded into totals per model, revision, arm and class, so that these never fall.
 """
 
 from bisect import bisect_left
@@ -12,12 +12,11 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from bayplan.gateway.settings import Edges
+from bayplan.planning.gates.counts import Arm
 
 NANOSECONDS = 1_000_000_000
 MOST_FOLDED = 2000
 """Totals of revisions without a pod; the ones added to the longest ago are dropped beyond."""
-SERVING = "serving"
-"""The arm of every pod while nothing is rolled out."""
 
 
 class Cause(StrEnum):
@@ -44,7 +43,7 @@ class RowKey(NamedTuple):
     model: str
     pod: str
     revision: str
-    arm: str
+    arm: Arm
     workload_class: str
 
 
@@ -158,11 +157,11 @@ class Evidence:
         return iter(self._rows.items())
 
     def totals(self, now_ns: int) -> Mapping[RowKey, Row]:
-        """Return sums per model, revision and class, those of pods long gone included; pod and arm are empty."""
+        """Return sums per model, revision, arm and class, those of pods long gone included; the pod is empty."""
         sums: dict[RowKey, Row] = {}
         for source in (self._folded, self._rows):
             for key, row in source.items():
-                own = key._replace(pod="", arm="")
+                own = key._replace(pod="")
                 if own not in sums:
                     sums[own] = Row(self._edges_ns)
                 sums[own].add(row, now_ns)
@@ -177,7 +176,7 @@ class Evidence:
         old = {pod for pod, since in self._gone.items() if now_ns - since >= self._retain_ns}
         for key in [key for key, row in self._rows.items() if key.pod in old and not row.running]:
             row = self._rows.pop(key)
-            own = key._replace(pod="", arm="")
+            own = key._replace(pod="")
             sum_of_gone = self._folded.pop(own, None) or Row(self._edges_ns)
             sum_of_gone.add(row, now_ns)
             self._folded[own] = sum_of_gone

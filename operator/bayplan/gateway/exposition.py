@@ -4,7 +4,7 @@ Nothing is counted twice and nothing is counted for the scrape alone: a collecto
 the moment it is asked. Labels are names of models that exist, revisions, classes of the configuration, and enums.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,14 +15,17 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from bayplan.api.meta import rfc3339
+from bayplan.gateway.copies import CopyOutcome
 from bayplan.gateway.directory import Directory
-from bayplan.gateway.evidence import NANOSECONDS, Evidence, Row, RowKey, TimeCounts
+from bayplan.gateway.evidence import NANOSECONDS, Cause, Evidence, Row, RowKey, TimeCounts
 from bayplan.gateway.outcomes import Outcomes, RequestOutcome
 from bayplan.gateway.pools import Pool
 from bayplan.gateway.refusals import RefusalCode
 from bayplan.planning.admission.sheds import ShedCode
 
 _MODEL = ("namespace", "model")
+ENGINE_FAULTS = (Cause.UNREACHABLE, Cause.FAILED, Cause.CUT, Cause.TIMEOUT)
+"""Causes that are the engine's; what a caller got wrong or gave up is none of its errors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,18 @@ class GatewayCollector(Collector):
     """Reads everything at a scrape."""
 
     def __init__(
-        self, directory: Directory, evidence: Evidence, outcomes: Outcomes, *, now_ns: Callable[[], int]
+        self,
+        directory: Directory,
+        evidence: Evidence,
+        outcomes: Outcomes,
+        copies: Mapping[tuple[str, str, CopyOutcome], int],
+        *,
+        now_ns: Callable[[], int],
     ) -> None:
         self._directory = directory
         self._evidence = evidence
         self._outcomes = outcomes
+        self._copies = copies
         self._now_ns = now_ns
 
     def collect(self) -> Iterator[Metric]:
@@ -87,7 +97,7 @@ class GatewayCollector(Collector):
                 sheds.add_metric([*own, code.value], readings.sheds[code])
         yield from (demand, asked, queued, waiting, reserved, held, replicas, sheds)
 
-    def _of_requests(self, pools: Iterable[Pool]) -> Iterator[Metric]:
+    def _of_requests(self, pools: Sequence[Pool]) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "bayplan_gateway_requests", "Requests by what became of them.", labels=[*_MODEL, "outcome"]
         )
@@ -109,10 +119,23 @@ class GatewayCollector(Collector):
             "bayplan_gateway_undercounted_prompts", "Prompts in which the engine found more tokens than were reserved."
         )
         undercounted.add_metric([], self._outcomes.undercounted_prompts)
-        yield from (requests, refusals, rerouted, undercounted)
+        copies = CounterMetricFamily(
+            "bayplan_gateway_copies",
+            "Requests that a plan wants copied, by what became of the copy.",
+            labels=[*_MODEL, "outcome"],
+        )
+        epochs = GaugeMetricFamily("bayplan_gateway_plan_epoch", "Epoch of the plan that is routed by.", labels=_MODEL)
+        for pool in pools:
+            key, routed = pool.model.key, pool.routed_by
+            if routed is not None:
+                epochs.add_metric([key.namespace, key.name], routed.plan.epoch)
+                for result in CopyOutcome:
+                    number = self._copies[key.namespace, key.name, result]
+                    copies.add_metric([key.namespace, key.name, result.value], number)
+        yield from (requests, refusals, rerouted, undercounted, copies, epochs)
 
     def _of_times(self) -> Iterator[Metric]:
-        labels = [*_MODEL, "revision", "class"]
+        labels = [*_MODEL, "revision", "arm", "class"]
         families = {
             "ttft": HistogramMetricFamily(
                 "bayplan_gateway_ttft_seconds", "From arrival at the gateway to the first token.", labels=labels
@@ -125,16 +148,27 @@ class GatewayCollector(Collector):
             ),
         }
         tokens = CounterMetricFamily("bayplan_gateway_output_tokens", "Output tokens relayed.", labels=labels)
+        sent = CounterMetricFamily(
+            "bayplan_gateway_sent_requests", "Requests sent to an engine, each attempt, and copies.", labels=labels
+        )
+        failed = CounterMetricFamily(
+            "bayplan_gateway_failed_requests",
+            "Those that the engine did not serve, by cause.",
+            labels=[*labels, "cause"],
+        )
         for key, row in self._evidence.totals(self._now_ns()).items():
-            own = [key.namespace, key.model, key.revision, key.workload_class]
+            own = [key.namespace, key.model, key.revision, key.arm.value, key.workload_class]
             for name, family in families.items():
                 counts: TimeCounts = getattr(row, name)
                 family.add_metric(
                     own, _buckets(counts, getattr(self._evidence.edges, name)), counts.sum_ns / NANOSECONDS
                 )
             tokens.add_metric(own, row.output_tokens)
+            sent.add_metric(own, row.requests)
+            for cause in ENGINE_FAULTS:
+                failed.add_metric([*own, cause.value], row.errors[cause])
         yield from families.values()
-        yield tokens
+        yield from (tokens, sent, failed)
 
 
 def _buckets(counts: TimeCounts, edges: tuple[float, ...]) -> list[tuple[str, float]]:
@@ -150,13 +184,14 @@ class Exposition:
         directory: Directory,
         evidence: Evidence,
         outcomes: Outcomes,
+        copies: Mapping[tuple[str, str, CopyOutcome], int],
         *,
         identity: Identity,
         now: Callable[[], datetime],
         now_ns: Callable[[], int],
     ) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(GatewayCollector(directory, evidence, outcomes, now_ns=now_ns))
+        self.registry.register(GatewayCollector(directory, evidence, outcomes, copies, now_ns=now_ns))
         ProcessCollector(registry=self.registry)
         self._directory = directory
         self._evidence = evidence
@@ -181,9 +216,10 @@ class Exposition:
         return orjson.dumps(document)
 
     def _model(self, pool: Pool) -> dict[str, Any]:
-        readings, running = pool.readings(), pool.running()
+        readings, running, routed = pool.readings(), pool.running(), pool.routed_by
         return {
             "uid": pool.model.uid,
+            "plan": None if routed is None else {"rollout": routed.rollout, "epoch": routed.plan.epoch},
             "demandRequests": readings.demand.requests,
             "demandPromptTokens": readings.demand.prompt_tokens,
             "demandOutputTokens": readings.demand.max_output_tokens,

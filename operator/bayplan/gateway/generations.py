@@ -3,12 +3,15 @@
 import hashlib
 import secrets
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 
 from aiohttp import web
 
+from bayplan.gateway.accounts import Job
 from bayplan.gateway.bodies import Buffers, read_body
-from bayplan.gateway.delivery import Delivery, Job, Services
+from bayplan.gateway.copies import Copies
+from bayplan.gateway.delivery import Delivery, Services
 from bayplan.gateway.outcomes import RequestOutcome
 from bayplan.gateway.places import Place
 from bayplan.gateway.pools import Pool
@@ -21,8 +24,13 @@ from bayplan.gateway.salts import Salts
 from bayplan.gateway.tenants import Tenant, Tenants
 from bayplan.planning.admission.records import LONGEST_KEY, AdmissionRequest, End
 from bayplan.planning.admission.sheds import Shed, ShedCode
+from bayplan.planning.rollout.cohort import cohort_key
 
 NANOSECONDS = 1_000_000_000
+SESSION_HEADER = "X-Session-Id"
+"""Names a session, so that all of it goes to the same arm of a rollout."""
+COPIES_DOMAIN = "copy of "
+"""Before the trust domain of a copy: no tenant's name has a blank, so its cached prefixes are nobody's else."""
 
 
 class Generations:
@@ -47,6 +55,7 @@ class Generations:
             remember_seconds=settings.remember_seconds,
             now_ns=services.now_ns,
         )
+        self.copies = Copies(services, self._buffers)
         self._request_prefix = f"bayplan-{secrets.token_hex(6)}-"
         self._request_numbers = count(1)
 
@@ -66,7 +75,10 @@ class Generations:
             digest = hashlib.sha256(api.value.encode() + raw).hexdigest() if key is not None else ""
             del raw
             asked = await self._weigh(parsed, pool, tenant, arrived_ns, key=key, digest=digest)
-            place = await self._enter(pool, asked)
+            job = self._job(parsed, asked, tenant, arrived_ns)
+            place = await self._enter(
+                pool, asked, _cohort_key(request, parsed, tenant, job.request_id) if pool.splits else ""
+            )
             if isinstance(place, Shed):
                 return self._refuse(pool, asked, place)
             try:
@@ -75,19 +87,24 @@ class Generations:
                     request,
                     pool,
                     place,
-                    self._job(parsed, asked, tenant, arrived_ns),
-                    payload=parsed.payload(
-                        model=pool.model.served_name,
-                        cache_salt=self._salts.of(pool.model.artifact, tenant.trust_domain),
-                        max_output_tokens=asked.max_output_tokens,
-                    ),
+                    job,
+                    payload=self._payload(parsed, pool, place, asked, tenant.trust_domain),
                     on_started=lease.give_back,
                 )
+                copy = None
+                if pool.splits:
+                    copied = partial(self._payload, parsed, pool, place, asked, COPIES_DOMAIN + tenant.trust_domain)
+                    copy = self.copies.begin(pool, place, asked, job, copied)
+                    del copied
             except BaseException:
                 place.release(End.FAILED)
                 raise
             del parsed
-            response = await delivery.run()
+            try:
+                response = await delivery.run()
+            finally:
+                if copy is not None and delivery.cancelled:
+                    copy.cancel()
         if key is not None and delivery.completed and (kept := delivery.relayed.kept) is not None:
             self._replays.keep(_replay_key(pool, asked), delivery.relayed.content_type, kept)
         return response
@@ -120,10 +137,19 @@ class Generations:
             payload_digest=digest,
         )
 
-    async def _enter(self, pool: Pool, asked: AdmissionRequest) -> Place | Shed:
+    def _payload(
+        self, parsed: GenerationRequest, pool: Pool, place: Place, asked: AdmissionRequest, trust_domain: str
+    ) -> bytes:
+        return parsed.payload(
+            model=pool.model.served_name,
+            cache_salt=self._salts.of(pool.runs(place), trust_domain),
+            max_output_tokens=asked.max_output_tokens,
+        )
+
+    async def _enter(self, pool: Pool, asked: AdmissionRequest, cohort_key: str) -> Place | Shed:
         entered = False
         try:
-            outcome = await pool.enter(asked)
+            outcome = await pool.enter(asked, cohort_key)
             entered = True
         finally:
             if not entered:
@@ -170,6 +196,16 @@ def footprint(size: PromptSize | None, limit: int | None, *, default: int, longe
     output = min(default, max(1, longest - size.tokens)) if limit is None else limit
     prompt = size.tokens if size.exact else min(size.tokens, max(1, longest - output))
     return prompt, output
+
+
+def _cohort_key(request: web.Request, parsed: GenerationRequest, tenant: Tenant, request_id: str) -> str:
+    """What keeps a conversation where it is; two tenants' never meet."""
+    session = request.headers.get(SESSION_HEADER)
+    if session:
+        return cohort_key(session=f"{tenant.name} {session}", conversation=None, request_id=request_id)
+    opening = parsed.opening()
+    digest = None if opening is None else f"{tenant.name} {hashlib.sha256(opening).hexdigest()}"
+    return cohort_key(session=None, conversation=digest, request_id=request_id)
 
 
 def _idempotency_key(request: web.Request) -> str | None:

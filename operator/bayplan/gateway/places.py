@@ -9,6 +9,7 @@ from typing import Protocol
 
 from bayplan.planning.admission.records import Admitted, End
 from bayplan.planning.admission.sheds import Shed
+from bayplan.planning.rollout.cohort import Cohort
 
 
 class PlaceOwner(Protocol):
@@ -30,10 +31,12 @@ class PlaceOwner(Protocol):
 class Place:
     """Room on `replica` (a pod's uid) under `ticket`."""
 
-    __slots__ = ("_owner", "held", "lost", "on_lost", "replica", "ticket", "waited_ns", "waiting_for_answer")
+    __slots__ = ("_owner", "cohort", "held", "lost", "on_lost", "replica", "ticket", "waited_ns", "waiting_for_answer")
 
-    def __init__(self, owner: PlaceOwner, admitted: Admitted) -> None:
+    def __init__(self, owner: PlaceOwner, admitted: Admitted, cohort: Cohort = Cohort.REST) -> None:
         self._owner = owner
+        self.cohort = cohort
+        """Whose request it is while something is rolled out."""
         self.ticket = admitted.ticket
         self.replica = admitted.replica
         self.waited_ns = admitted.waited_ns
@@ -64,3 +67,19 @@ class Place:
     def move(self, *avoid: str) -> Shed | None:
         """Take room on another replica instead of this one and `avoid`; a Shed ends the place."""
         return self._owner.move(self, frozenset(avoid))
+
+
+class CopyPlace:
+    """Room for a copy on `replica` under `ticket`, given back once. `on_lost` is called when the copy has to end."""
+
+    __slots__ = ("_give_back", "on_lost", "replica", "ticket")
+
+    def __init__(self, admitted: Admitted, give_back: Callable[["CopyPlace"], None]) -> None:
+        self.ticket = admitted.ticket
+        self.replica = admitted.replica
+        self.on_lost: Callable[[], object] | None = None
+        self._give_back = give_back
+
+    def release(self) -> None:
+        """Give the room back; from the second time on nothing happens."""
+        self._give_back(self)

@@ -1,17 +1,20 @@
 """One model's replicas behind one admission core: who is let in, who waits, and on which replica.
 
 `planning.admission` decides; a pool wakes those that waited, keeps the core's picture of the replicas equal to what is
-watched, and calls the core when a wait has to end.
+watched, and calls the core when a wait has to end. While a plan stands, its `Arms` say which replicas are the pool's,
+and who may go to the candidate's, which are kept aside.
 """
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from bayplan.gateway.arms import Arms, Role
 from bayplan.gateway.endpoints import EngineFacts, HeadView, ModelView
-from bayplan.gateway.places import Place
+from bayplan.gateway.places import CopyPlace, Place
+from bayplan.gateway.rollouts import RoutedPlan
 from bayplan.gateway.settings import GatewaySettings
 from bayplan.planning.admission.core import AdmissionCore
 from bayplan.planning.admission.forecast import ObservedService
@@ -30,6 +33,8 @@ from bayplan.planning.admission.records import (
 )
 from bayplan.planning.admission.sheds import Shed
 from bayplan.planning.admission.tally import Tally
+from bayplan.planning.gates.counts import Arm
+from bayplan.planning.rollout.cohort import Cohort
 
 DEFAULT_BLOCK_SIZE = 16
 """Tokens per KV block while no replica has told its own."""
@@ -42,7 +47,13 @@ class Replica:
 
     head: HeadView
     facts: EngineFacts
-    routable: bool
+    role: Role
+    """Whose requests it takes."""
+
+    @property
+    def routable(self) -> bool:
+        """Whether it takes new requests of anybody."""
+        return self.role is not Role.NONE
 
 
 class Pool:
@@ -56,8 +67,11 @@ class Pool:
         *,
         now_ns: Callable[[], int] = time.monotonic_ns,
         on_answered: Callable[[], None] = lambda: None,
+        lapsed: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`on_answered` is called when something that was under way has arrived or ended while a replica drains."""
+        """`on_answered` is called when something that was under way has arrived or ended while a replica drains;
+        `lapsed` tells whether this gateway's Lease does not stand, so that candidates get nothing.
+        """
         self.model = model
         self.replicas: dict[str, Replica] = {}
         """By pod uid."""
@@ -65,6 +79,10 @@ class Pool:
         self._tenants = tenants
         self._now_ns = now_ns
         self._on_answered = on_answered
+        self._lapsed = lapsed
+        self._routed: RoutedPlan | None = None
+        self._arms: Arms | None = None
+        self._copies: dict[int, CopyPlace] = {}
         self._tally = Tally()
         self._forecast = ObservedService()
         self._block_size = DEFAULT_BLOCK_SIZE
@@ -78,14 +96,21 @@ class Pool:
 
     # -- requests
 
-    async def enter(self, request: AdmissionRequest) -> Place | Shed:
-        """Return a place, after a wait if need be, or the refusal. Cancelling it leaves the queue."""
-        decided = self._core.decide(request, self._now_ns())
+    async def enter(self, request: AdmissionRequest, key: str = "") -> Place | Shed:
+        """Return a place, after a wait if need be, or the refusal. Cancelling it leaves the queue.
+
+        `key` tells whose request it is and is needed while `splits`; what has waited is nobody's any more.
+        """
+        cohort, preference = Cohort.REST, None
+        if self._arms is not None and self._arms.splits:
+            cohort = self._arms.cohort(key)
+            preference = self._arms.preference(cohort, request)
+        decided = self._core.decide(request, self._now_ns(), preference)
         self._settle(decided.settled)
         match decided.decision:
             case Admitted() as admitted:
                 self._arm()
-                return self._place(admitted)
+                return self._place(admitted, cohort)
             case Replayed() as replayed:
                 return replayed.shed
             case Shed() as shed:
@@ -140,8 +165,71 @@ class Pool:
             self._on_answered()
 
     def has_other(self, place: Place) -> bool:
-        """Whether any other replica takes requests."""
-        return any(uid != place.replica and replica.routable for uid, replica in self.replicas.items())
+        """Whether any other replica of the pool takes requests."""
+        return any(uid != place.replica and replica.role is Role.POOL for uid, replica in self.replicas.items())
+
+    def is_pooled(self, place: Place) -> bool:
+        """Whether the place is on a replica that anybody may use."""
+        replica = self.replicas.get(place.replica)
+        return replica is not None and replica.role is Role.POOL
+
+    def runs(self, place: Place) -> str:
+        """What runs at the place: the model with the revision of that pod, which stays while the spec moves on."""
+        replica = self.replicas.get(place.replica)
+        return str(self.model.key) if replica is None else f"{self.model.key} {replica.head.revision}"
+
+    # -- arms
+
+    @property
+    def splits(self) -> bool:
+        """Whether it matters whose request it is."""
+        return self._arms is not None and self._arms.splits
+
+    @property
+    def routed_by(self) -> RoutedPlan | None:
+        """The plan in force."""
+        return self._routed
+
+    def arm(self, place: Place) -> Arm | None:
+        """As which arm's the request may be sent to its replica now; None: it may not be sent there."""
+        if self._arms is None:
+            return Arm.SERVING
+        replica = self.replicas.get(place.replica)
+        return None if replica is None else self._arms.arm(place.cohort, replica)
+
+    def sent(self, arm: Arm) -> None:
+        """Note that a request is being sent."""
+        if self._arms is not None:
+            self._arms.sent(arm)
+
+    def set_plan(self, routed: RoutedPlan | None) -> None:
+        """Route by this plan from now on; None: to what the model's status lists. Heads have to be told again."""
+        if routed == self._routed:
+            return
+        self._routed = routed
+        self._arms = None if routed is None else Arms(routed.plan, lapsed=self._lapsed, former=self._arms)
+        self._retell()
+
+    def wants_copy(self, place: Place) -> bool:
+        """Whether the plan wants a copy of this request at the candidate."""
+        return self._arms is not None and self._arms.copies(place.cohort) and self.arm(place) is Arm.BASELINE
+
+    def copy(self, request: AdmissionRequest) -> CopyPlace | None:
+        """Room for a copy of a request on the candidate, if there is room right now."""
+        if self._arms is None:
+            return None
+        bare = replace(request, idempotency_key=None, payload_digest="")
+        beside = self._arms.preference(Cohort.CANDIDATE, bare).beside
+        admitted = self._core.copy(bare, self._now_ns(), beside)
+        if admitted is None:
+            return None
+        copy = self._copies[admitted.ticket] = CopyPlace(admitted, self._release_copy)
+        return copy
+
+    def end_copies(self) -> None:
+        """End all copies."""
+        for copy in list(self._copies.values()):
+            self._end_copy(copy)
 
     def unanswered(self, uid: str) -> bool:
         """Whether requests may be under way to this replica that it does not show yet."""
@@ -151,34 +239,34 @@ class Pool:
 
     def set_replica(self, head: HeadView, facts: EngineFacts) -> None:
         """Add a warm head or take in what has changed of it."""
-        routable = head.routable and head.revision in self.model.serving
+        role = self._role(head)
         known = self.replicas.get(head.uid)
-        if known is None and not routable:
+        if known is None and role is Role.NONE:
             return  # it never served here: nothing to route, nothing to drain
         if not self.replicas:
             self._adopt_block_size(facts.block_size)
-        self.replicas[head.uid] = Replica(head, facts, routable)
-        self._any_draining = not all(replica.routable for replica in self.replicas.values())
+        self.replicas[head.uid] = Replica(head, facts, role)
+        self._note_replicas()
         self._core.set_policy(self._policy())
         changed = self._core.set_replica(
             head.uid,
             capacity=self._capacity(facts),
             now_ns=self._now_ns(),
-            draining=not routable,
+            draining=role is Role.NONE,
+            aside=role is Role.CANDIDATE,
         )
         self._apply(changed)
 
     def remove_replica(self, uid: str) -> None:
         """Forget a head that is gone; whoever held room there is told."""
         if self.replicas.pop(uid, None) is not None:
-            self._any_draining = not all(replica.routable for replica in self.replicas.values())
+            self._note_replicas()
             self._apply(self._core.remove_replica(uid, self._now_ns()))
 
     def set_model(self, model: ModelView) -> None:
         """Take in a changed model."""
         self.model = model
-        for replica in list(self.replicas.values()):
-            self.set_replica(replica.head, replica.facts)
+        self._retell()
 
     def set_tenants(self, tenants: Mapping[str, TenantPolicy]) -> None:
         """Judge from now on by other tenants' policies."""
@@ -188,6 +276,7 @@ class Pool:
     def close(self) -> None:
         """Admit nothing more; what waits is sent away, what runs goes on."""
         self._closed = True
+        self.end_copies()
         self._apply(self._core.close(self._now_ns()))
 
     # -- reads
@@ -199,8 +288,9 @@ class Pool:
 
     @property
     def max_model_len(self) -> int:
-        """Longest sequence in tokens that every replica takes."""
-        return min((r.facts.max_model_len for r in self.replicas.values() if r.routable), default=self._own_length)
+        """Longest sequence in tokens that every replica of the pool takes."""
+        pooled = (r.facts.max_model_len for r in self.replicas.values() if r.role is Role.POOL)
+        return min(pooled, default=self._own_length)
 
     @property
     def held(self) -> int:
@@ -254,9 +344,44 @@ class Pool:
         blocks = facts.kv_blocks * own // self._block_size - wasted
         return Resources(max(1, blocks), facts.max_num_seqs)
 
-    def _place(self, admitted: Admitted) -> Place:
-        place = self._places[admitted.ticket] = Place(self, admitted)
+    def _place(self, admitted: Admitted, cohort: Cohort = Cohort.REST) -> Place:
+        place = self._places[admitted.ticket] = Place(self, admitted, cohort)
         return place
+
+    def _role(self, head: HeadView) -> Role:
+        if not head.routable:
+            return Role.NONE
+        if self._arms is not None:
+            return self._arms.role(head.revision)
+        return Role.POOL if head.revision in self.model.serving else Role.NONE
+
+    def _retell(self) -> None:
+        for replica in list(self.replicas.values()):
+            self.set_replica(replica.head, replica.facts)
+        self._note_replicas()
+
+    def _note_replicas(self) -> None:
+        """The replicas, or what they are to the plan, have changed."""
+        self._any_draining = not all(replica.routable for replica in self.replicas.values())
+        if self._arms is not None:
+            self._arms.recount(self.replicas)
+        for copy in list(self._copies.values()):
+            replica = self.replicas.get(copy.replica)
+            if replica is None or replica.role is not Role.CANDIDATE or not self._copying:
+                self._end_copy(copy)
+
+    @property
+    def _copying(self) -> bool:
+        return self._arms is not None and bool(self._arms.plan.shadow_share)
+
+    def _end_copy(self, copy: CopyPlace) -> None:
+        self._release_copy(copy)
+        if copy.on_lost is not None:
+            copy.on_lost()
+
+    def _release_copy(self, copy: CopyPlace) -> None:
+        if self._copies.pop(copy.ticket, None) is not None:
+            self._core.release_copy(copy.ticket)
 
     def _apply(self, changed: Changed) -> None:
         self._after(changed.settled)

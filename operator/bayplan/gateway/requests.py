@@ -53,6 +53,14 @@ class GenerationRequest:
             body["max_tokens" if self.api is Api.COMPLETIONS else "max_completion_tokens"] = max_output_tokens
         return orjson.dumps(body)
 
+    def opening(self) -> bytes | None:
+        """The messages up to the first of the user's, which every later turn repeats; None where it is no chat."""
+        if self.api is not Api.CHAT:
+            return None
+        messages = self.body["messages"]
+        first = next((at for at, message in enumerate(messages) if message.get("role") == "user"), len(messages) - 1)
+        return orjson.dumps(messages[: first + 1])
+
 
 def parse_generation(api: Api, raw: bytes) -> GenerationRequest:
     """Read a body. Raises Refused (400) that names the field and what would be accepted."""

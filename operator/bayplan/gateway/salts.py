@@ -27,21 +27,21 @@ def read_secret(path: Path | None) -> bytes:
 
 
 class Salts:
-    """Salts by artifact and trust domain."""
+    """Salts by what an engine runs (a model and its revision hash) and trust domain."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._known: dict[tuple[str, str], str] = {}
 
-    def of(self, artifact: str, trust_domain: str) -> str:
-        """Return the salt. Tokenizer and template come with the artifact, so its revision stands for them as well."""
-        key = (artifact, trust_domain)
+    def of(self, engine: str, trust_domain: str) -> str:
+        """Return the salt. The revision hash covers weights, tokenizer, template and adapters alike."""
+        key = (engine, trust_domain)
         salt = self._known.get(key)
         if salt is None:
             scope = PrefixScope(
-                weights_revision=artifact,
-                tokenizer_revision=artifact,
-                template_revision=artifact,
+                weights_revision=engine,
+                tokenizer_revision=engine,
+                template_revision=engine,
                 adapter_revision=NO_ADAPTER,
                 trust_domain=trust_domain,
             )
