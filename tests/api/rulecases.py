@@ -45,6 +45,10 @@ def _spellings(flag: str) -> list[str]:
 
 _HEADS: Location = ("model", "architecture", "attentionHeads")
 _KV_HEADS: Location = ("model", "architecture", "kvHeads")
+_ARCHITECTURE: Location = ("model", "architecture")
+_NUMBERS = ("parameters", "layers", "attentionHeads", "kvHeads", "headDim")
+_WITHOUT_NUMBERS: Edits = {(*_ARCHITECTURE, name): ABSENT for name in _NUMBERS}
+_NAMED: Edits = {**_WITHOUT_NUMBERS, (*_ARCHITECTURE, "name"): "Llama-3.1-8B"}
 _IMAGE: Location = ("engine", "image")
 _ARGS: Location = ("engine", "args", 0)
 _TOLERATION: Location = ("placement", "tolerations", 0)
@@ -91,6 +95,28 @@ RULE_CASES = [
         says="multiple of kvHeads",
         accept=[{_HEADS: 32, _KV_HEADS: 32}, {_HEADS: 32, _KV_HEADS: 1}],
         reject=[{_HEADS: 32, _KV_HEADS: 5}, {_HEADS: 8, _KV_HEADS: 16}],
+    ),
+    RuleCase(
+        path="spec.model.architecture",
+        says="exactly one of name, config, or parameters",
+        accept=[{}, _NAMED, {**_WITHOUT_NUMBERS, (*_ARCHITECTURE, "config"): "{}"}],
+        reject=[
+            _WITHOUT_NUMBERS,
+            {(*_ARCHITECTURE, "name"): "Llama-3.1-8B"},
+            {**_NAMED, (*_ARCHITECTURE, "config"): "{}"},
+        ],
+    ),
+    RuleCase(
+        path="spec.model.architecture",
+        says="must be stated together",
+        accept=[_NAMED],
+        reject=[{(*_ARCHITECTURE, name): ABSENT} for name in ("layers", "kvHeads", "headDim")],
+    ),
+    RuleCase(
+        path="spec.model.architecture",
+        says="weightFormat belongs to name or config",
+        accept=[{**_NAMED, (*_ARCHITECTURE, "weightFormat"): "fp8"}],
+        reject=[{(*_ARCHITECTURE, "weightFormat"): "fp8"}],
     ),
     RuleCase(
         path="spec.engine.image",
@@ -366,6 +392,9 @@ IMAGES_REFUSED = (
 COMPANIONS: dict[str, Edits] = {
     "spec.model.architecture.attentionHeads": {_KV_HEADS: 1},
     "spec.model.architecture.kvHeads": {_HEADS: 4096},
+    "spec.model.architecture.name": _NAMED,
+    "spec.model.architecture.config": {**_WITHOUT_NUMBERS, (*_ARCHITECTURE, "config"): "{}"},
+    "spec.model.architecture.weightFormat": {**_NAMED, (*_ARCHITECTURE, "weightFormat"): "fp8"},
     "spec.engine.maxNumSeqs": {("concurrency",): 1},
     "spec.concurrency": {("engine", "maxNumSeqs"): ABSENT},
     "spec.placement.tolerations[].operator": {(*_TOLERATION, "value"): ""},

@@ -31,6 +31,12 @@ FULL_SPEC: Json = {
         "architecture": {
             "parameters": 8_030_261_248,
             "weightBits": 4.5,
+            "weightBytes": {
+                "embedding": 1_050_673_152,
+                "head": 1_050_673_152,
+                "layers": [122_683_392] * 32,
+                "prediction": 4096,
+            },
             "layers": 32,
             "attentionHeads": 32,
             "kvHeads": 8,
@@ -49,7 +55,7 @@ FULL_SPEC: Json = {
         "memoryOverheadGib": 2.5,
     },
     "concurrency": 16,
-    "parallelism": {"tensor": 2, "pipeline": 2},
+    "parallelism": {"tensor": 2, "pipeline": 2, "data": 2, "expert": True, "decodeContext": 2},
     "memoryPolicy": "Warn",
     "placement": {
         "gpuProducts": ["NVIDIA-H100-80GB-HBM3"],
@@ -128,16 +134,23 @@ FULL_STATUS: Json = {
             "pipeline": 2,
             "gpusPerReplica": 4,
             "nodesPerReplica": 2,
+            "data": 2,
+            "expert": True,
+            "decodeContext": 2,
             "provenance": "Derived",
             "reason": "smallest that fits",
         }
     ],
+            "runnerUp": "tensor=4 pipeline=1: takes 4 GPUs instead of 2",
+            "exchanges": ["tensor all-reduce of 2 over PCIe: 1.2 ms per step"],
     "memory": [
         {
             "gpuProduct": "NVIDIA-L4",
             "fits": True,
             "requiredGib": 17.25,
             "usableGib": 20.5,
+            "marginal": False,
+            "warnings": ["graph capture: 0.4 GiB are left outside the budget"],
             "headroomGib": 3.25,
             "maxConcurrency": 21,
             "terms": [{"name": "weights", "gibPerGpu": 7.5, "provenance": "Declared", "detail": "8e9 x 16 bits / 2"}],

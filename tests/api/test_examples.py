@@ -8,10 +8,11 @@ import yaml
 
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.api.inferencemodel_status import Provenance
+from bayplan.api.provenance import Provenance
 from bayplan.api.structural import defaulted, structural_schema
 from bayplan.api.validation import check_name, parse_spec
-from bayplan.planning.modellayout import GpuPool, plan_layout
+from bayplan.planning.layout.decision import plan_layout
+from bayplan.planning.layout.pools import GpuPool
 from e2e.localcluster import KubeApi
 from tests.api.server import COLLECTION, refusal
 

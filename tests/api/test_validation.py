@@ -132,7 +132,7 @@ def test_exact_number_is_a_json_number_on_the_wire() -> None:
             ("parallelism", "tensors"),
             2,
             "spec.parallelism.tensors",
-            "unknown field; accepted are tensor, pipeline",
+            "unknown field; accepted are tensor, pipeline, data, expert, decodeContext",
         ),
         (
             ("template", "sharedMemory"),

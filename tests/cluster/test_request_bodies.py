@@ -12,6 +12,8 @@ from bayplan.api.validation import parse_spec
 from bayplan.cluster.client import ApiClient
 from bayplan.cluster.codec import dumps
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS
+from bayplan.planning.layout.records import RecordedLayout
+from bayplan.planning.layout.split import Split
 from bayplan.reconcile.manifests import ModelIdentity, controller_revision
 from e2e.localcluster import ApiError, KubeApi
 from tests.api.specs import FULL_SPEC, model
@@ -98,7 +100,7 @@ async def test_orphan_deletion_of_a_model_leaves_its_revisions(client: ApiClient
     models = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.INFERENCEMODEL_PLURAL}"
     stored = await client.create(INFERENCE_MODELS, namespace, model(raw, "orphans"))
     identity = ModelIdentity(namespace, "orphans", stored["metadata"]["uid"])
-    revision = controller_revision(identity, spec, revision="0123456789", number=1, layouts=[("NVIDIA-L4", 2, 1)])
+    revision = controller_revision(identity, spec, revision="0123456789", number=1, records={"NVIDIA-L4": RecordedLayout(Split(2))})
     await client.create(CONTROLLER_REVISIONS, namespace, revision)
     await api.delete(f"{models}/orphans", propagationPolicy="Orphan")
 

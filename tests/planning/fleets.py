@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from bayplan.api.inferencemodel import InferenceModelSpec, TopologyRule
-from bayplan.api.inferencemodel_status import Provenance
+from bayplan.api.provenance import Provenance
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Node
-from bayplan.planning.layout import Layout
+from bayplan.planning.layout.split import Layout
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 H100_MIB = 81559

@@ -8,8 +8,8 @@ import pytest
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.planning.admissionbounds import AdmissionBounds, admission_bounds
 from bayplan.planning.memory import MemoryDecision
-from bayplan.planning.modelmemory import memory_for_layout
 from tests.api.specs import MINIMAL_SPEC
+from tests.planning.layout.memories import memory_of
 
 GPU = "NVIDIA-L40S"
 
@@ -19,7 +19,7 @@ def spec(**engine: Any) -> InferenceModelSpec:
 
 
 def memory(wish: InferenceModelSpec, gib: int | None, *, tensor: int = 1) -> MemoryDecision:
-    return memory_for_layout(wish, gpu_memory_gib=None if gib is None else Fraction(gib), tensor=tensor, pipeline=1)
+    return memory_of(wish, gpu_memory_gib=None if gib is None else Fraction(gib), tensor=tensor)
 
 
 def bounds(wish: InferenceModelSpec, gib: int | None, **more: Any) -> AdmissionBounds:

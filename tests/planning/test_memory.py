@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.api.inferencemodel_status import Provenance
+from bayplan.api.provenance import Provenance
 from bayplan.planning.memory import Fit, MemoryRequest, ModelShape, Term, decide_memory
 from bayplan.planning.numbers import GIB, InvalidInput
 

@@ -4,7 +4,8 @@ import pytest
 
 from bayplan.api.conditions import Reason
 from bayplan.planning.inventory import Inventory
-from bayplan.planning.layout import Split
+from bayplan.planning.layout.records import RecordedLayout
+from bayplan.planning.layout.split import Split
 from bayplan.planning.modelplan import fit_model, group_shapes
 from tests.planning.fleets import H100, L4, L4_MIB, LLAMA_70B, node, spec
 
@@ -105,7 +106,7 @@ def test_shapes_ask_for_gpus_of_the_memory_that_the_fit_proved() -> None:
 
 
 def test_recorded_layouts_are_kept_per_product() -> None:
-    fit = fit_model(spec(), MIXED, recorded={H100: Split(tensor=2, pipeline=1)})
+    fit = fit_model(spec(), MIXED, recorded={H100: RecordedLayout(Split(2))})
 
     tensor = {decision.pool.gpu_product: decision.layout.tensor for decision in fit.placeable if decision.layout}
     assert tensor.pop(H100) == 2

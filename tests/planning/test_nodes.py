@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api import names
-from bayplan.api.inferencemodel_status import Provenance
+from bayplan.api.provenance import Provenance
 from bayplan.planning.inventory import Node, Sharing, Taint
 from bayplan.planning.nodes import MAX_GPUS, node_from_api
 from bayplan.planning.topology import domains_of

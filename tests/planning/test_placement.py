@@ -8,7 +8,7 @@ from bayplan.api.podtemplate import Toleration
 from bayplan.planning.eligibility import Obstacle, admission_problem, tolerates
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Claim, ClaimState, Inventory, Sharing, Taint
-from bayplan.planning.layout import Layout
+from bayplan.planning.layout.split import Layout
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.placement import groups_per_domain, place
 from tests.planning.fleets import H100, L4, node, request, shape

@@ -6,6 +6,7 @@ import pytest
 
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.planning.assignment import Assignment
+from bayplan.planning.layout.split import Split
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.members import Group
 from bayplan.planning.replicas import Actions, Backoff, Creation, Target, decide
@@ -197,9 +198,9 @@ def test_revisions_that_share_the_part_in_names_do_not_share_ordinals() -> None:
 def test_another_layout_for_the_groups_product_replaces_it_and_an_unknown_product_keeps_it() -> None:
     group = of(Stage.READY, 0)
     product = group[0].assignment.gpu_product  # type: ignore[union-attr]
-    assert act(group, target(1, layouts=((product, 1, 1),))) == NOTHING
-    assert act(group, target(1, layouts=(("NVIDIA-L4", 2, 1),))) == NOTHING
-    assert act(group, target(1, layouts=((product, 2, 1),))).create == (Creation(1, 0),)
+    assert act(group, target(1, layouts=((product, Split(1)),))) == NOTHING
+    assert act(group, target(1, layouts=(("NVIDIA-L4", Split(2)),))) == NOTHING
+    assert act(group, target(1, layouts=((product, Split(2)),))).create == (Creation(1, 0),)
 
 
 # --- a target without a place -----------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from bayplan.api import names
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.planning.admissionbounds import AdmissionBounds
 from bayplan.planning.assignment import Assignment
+from bayplan.planning.layout.records import RecordedLayout
+from bayplan.planning.layout.split import Split
 from bayplan.reconcile import manifests, podpatches
 from bayplan.reconcile.manifests import ModelIdentity
 from bayplan.reconcile.pods import view_pod
@@ -314,20 +316,7 @@ def test_a_groups_budget_counts_its_pods_and_lets_unhealthy_ones_go() -> None:
     }
 
 
-def test_recorded_layouts_are_read_back() -> None:
-    text = manifests.layouts_annotation([("L4", 2, 1), ("H100", 1, 1)])
-    assert manifests.read_layouts(text) == {"L4": (2, 1), "H100": (1, 1)}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [None, 7, "", "{", "[]", "null", '{"L4": 2}', '{"L4": {"tensor": 2}}', '{"L4": {"tensor": true, "pipeline": 1}}'],
-)
-def test_unreadable_layouts_count_as_not_recorded(text: object) -> None:
-    assert manifests.read_layouts(text) == {}
-
-
 def test_a_snapshot_holds_what_the_revision_covers() -> None:
-    body = manifests.controller_revision(MODEL, spec(), revision="0123456789", number=4, layouts=[("L4", 2, 1)])
+    body = manifests.controller_revision(MODEL, spec(), revision="0123456789", number=4, records={"L4": RecordedLayout(Split(2))})
     assert body["metadata"]["name"] == "llama-0123456789"
     assert (body["revision"], set(body["data"])) == (4, {"model", "engine", "parallelism"})

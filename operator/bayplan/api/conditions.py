@@ -55,6 +55,9 @@ class Reason(StrEnum):
     RESERVING = "Reserving"
     UNSCHEDULABLE = "Unschedulable"
     GROUP_BROKEN = "GroupBroken"
+    UNKNOWN_ARCHITECTURE = "UnknownArchitecture"
+    UNSUPPORTED_ON_HARDWARE = "UnsupportedOnHardware"
+    LAYOUT_KEPT = "LayoutKept"
     BLOCKED = "Blocked"
     # Warm
     WARM = "Warm"

@@ -30,29 +30,99 @@ NAME_RULE = Rule(
 
 
 class Architecture(Schema):
-    """The numbers that memory and layout are computed from, as the model's own config.json states them."""
+    """What memory and layout are computed from: a name of the catalogue, a config.json, or five numbers."""
 
     rules: ClassVar = (
         Rule(
             # A value out of its bounds has an error of its own; dividing by it would add an unreadable one.
-            expression="self.kvHeads < 1 || self.attentionHeads % self.kvHeads == 0",
+            expression="!has(self.kvHeads) || !has(self.attentionHeads) || self.kvHeads < 1 || "
+            "self.attentionHeads % self.kvHeads == 0",
             message="attentionHeads must be a multiple of kvHeads",
-            holds=lambda self: self.attention_heads % self.kv_heads == 0,
+            holds=lambda self: (
+                self.kv_heads is None or self.attention_heads is None or self.attention_heads % self.kv_heads == 0
+            ),
             field="attentionHeads",
         ),
+WeightFormatName = Literal[
+    "bf16",
+    "fp16",
+    "fp32",
+    "fp8",
+    "fp8-block",
+    "int8",
+    "gptq-4bit",
+    "awq-4bit",
+    "int4",
+    "autoround-int4",
+    "int4-experts",
+    "mxfp4",
+    "nvfp4",
+]
+"""Weight formats whose bits are known."""
+
+TensorBytes = Annotated[WholeNumber, Field(ge=0, le=2**50)]
+"""Bytes of tensors in a checkpoint."""
+
+
+class WeightBytes(Schema):
+    """Bytes of the checkpoint's tensors, added up from its safetensors headers."""
+
+    embedding: TensorBytes
+    """Embedding, vision tower, and whatever belongs to no layer."""
+    head: TensorBytes = 0
+    """Output head; 0 where it is the embedding."""
+    layers: Annotated[tuple[TensorBytes, ...], Field(min_length=1, max_length=512, json_schema_extra=ATOMIC)]
+    """Each decoder layer."""
+    prediction: TensorBytes = 0
+    """Multi-token-prediction layers; loaded only when the engine speculates with them."""
+
+
+def _sources(architecture: "Architecture") -> int:
+    return sum(item is not None for item in (architecture.name, architecture.config, architecture.parameters))
+
+
     )
 
-    parameters: Annotated[WholeNumber, Field(ge=1, le=10**14)]
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$", max_length=128)] | None = None
+    """Name in Bayplan's model catalogue; tuning, format and date in it do not matter."""
+    config: Annotated[str, StringConstraints(min_length=2, max_length=32768)] | None = None
+    """The model's config.json as JSON text; `bayplan fit --write` keeps the fields that count."""
+    weight_format: WeightFormatName | None = None
+    """Format of the weights, where name or config do not tell it."""
+    weight_bytes: WeightBytes | None = None
+    """Bytes of the checkpoint by layer: better than any format."""
+    parameters: Annotated[WholeNumber, Field(ge=1, le=10**14)] | None = None
     """Number of weights of the whole model."""
     weight_bits: Annotated[Decimal, Exact(gt=0, le=64)] = Decimal(16)
-    """Bits per weight as stored, 16 for bfloat16; fractions are allowed for mixed quantization."""
-    layers: Annotated[WholeNumber, Field(ge=1, le=4096)]
+    """Bits per weight beside `parameters`: 16 for bfloat16; fractions are allowed for mixed quantization."""
+    layers: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
     """Number of decoder layers."""
-    attention_heads: Annotated[WholeNumber, Field(ge=1, le=4096)]
+    attention_heads: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
     """Number of query heads."""
-    kv_heads: Annotated[WholeNumber, Field(ge=1, le=4096)]
+    kv_heads: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
+        Rule(
+            expression="[has(self.name), has(self.config), has(self.parameters)].filter(x, x).size() == 1",
+            message="needs exactly one of name, config, or parameters with its four companions",
+            holds=lambda self: _sources(self) == 1,
+        ),
+        Rule(
+            expression="[has(self.layers), has(self.attentionHeads), has(self.kvHeads), has(self.headDim)]"
+            ".all(x, x == has(self.parameters))",
+            message="parameters, layers, attentionHeads, kvHeads and headDim must be stated together",
+            holds=lambda self: all(
+                (item is None) == (self.parameters is None)
+                for item in (self.layers, self.attention_heads, self.kv_heads, self.head_dim)
+            ),
+            field="parameters",
+        ),
+        Rule(
+            expression="!has(self.weightFormat) || !has(self.parameters)",
+            message="weightFormat belongs to name or config: beside parameters, weightBits says it",
+            holds=lambda self: self.weight_format is None or self.parameters is None,
+            field="weightFormat",
+        ),
     """Number of key-value heads."""
-    head_dim: Annotated[WholeNumber, Field(ge=1, le=8192)]
+    head_dim: Annotated[WholeNumber, Field(ge=1, le=8192)] | None = None
     """Elements of one head."""
 
 
@@ -87,8 +157,8 @@ class Model(Schema):
     """Where the weights are: hf://ORG/NAME, pvc://CLAIM/FOLDER, s3://, oci:// or file:///PATH in the image."""
     revision: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._]*$", min_length=1, max_length=128)]
     """Immutable revision of the artifact, such as a commit."""
-    architecture: Architecture
-    """Numbers of the model's config.json."""
+    architecture: Architecture | None = None
+    """What memory is computed from; absent, an hf:// name is looked up in the catalogue."""
 
 
 class EnvValue(Schema):
@@ -141,6 +211,12 @@ class TopologyRule(Schema):
 
     level: TopologyLevel
     """Topology level, such as rack."""
+    data: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
+    """Engine-internal data-parallel ranks: own attention and cache each, shared experts."""
+    expert: Flag | None = None
+    """Whole experts per rank instead of a slice of each."""
+    decode_context: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
+    """Ways in which a tensor group divides the tokens of a request."""
     mode: Literal["Required", "Preferred"] = "Required"
     """Required never leaves the domain, Preferred does when nothing else fits."""
 

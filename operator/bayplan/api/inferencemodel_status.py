@@ -10,21 +10,14 @@ from pydantic import Field, ValidationError
 from bayplan.api.autoscaling import ScalingStatus
 from bayplan.api.conditions import MAX_CONDITIONS, Condition
 from bayplan.api.meta import ATOMIC, Count, Exact, Generation, Keyed, LongText, ShortText, StatusSchema, TimeText
+from bayplan.api.provenance import Provenance
 
 Gib = Annotated[Decimal, Exact(ge=0, le=10**9)]
 
 MAX_GROUPS_SHOWN = 64
 """Groups listed in status; counts always cover all of them."""
-
-
-class Provenance(StrEnum):
-    """Where a number comes from, strongest first."""
-
-    MEASURED = "Measured"
-    DECLARED = "Declared"
-    DERIVED = "Derived"
-    ESTIMATED = "Estimated"
-    UNKNOWN = "Unknown"
+MAX_REVISIONS = 20
+"""Proven and rejected revisions that are remembered, the latest ones."""
 
 
 class MemoryTerm(StatusSchema):
@@ -32,7 +25,7 @@ class MemoryTerm(StatusSchema):
 
     name: ShortText
     """Name of the term, such as weights."""
-    gib_per_gpu: Gib
+    gib_per_gpu: Annotated[Decimal, Exact(ge=-(10**9), le=10**9)]
     """Size in GiB per GPU."""
     provenance: Provenance
     """Where the number comes from."""
@@ -47,6 +40,8 @@ class MemoryStatus(StatusSchema):
     """GPU product that the plan is for."""
     fits: bool | None = None
     """Whether it fits; absent while unknown."""
+    marginal: bool | None = None
+    """Whether headroom or shortfall is within 3 % of the usable memory; absent where only five numbers are known."""
     required_gib: Gib | None = None
     """Sum of the terms."""
     usable_gib: Gib | None = None
@@ -57,6 +52,8 @@ class MemoryStatus(StatusSchema):
     """Most full-length requests that would fit."""
     terms: Annotated[tuple[MemoryTerm, ...], Field(max_length=16, json_schema_extra=ATOMIC)] = ()
     """The terms of the sum."""
+    warnings: Annotated[tuple[LongText, ...], Field(max_length=8, json_schema_extra=ATOMIC)] = ()
+    """Why the engine may not start although it fits."""
 
 
 class ParallelismStatus(StatusSchema):
@@ -68,6 +65,12 @@ class ParallelismStatus(StatusSchema):
     """Tensor-parallel size."""
     pipeline: Count
     """Pipeline-parallel size."""
+    data: Count | None = None
+    """Engine-internal data-parallel ranks; absent is one."""
+    expert: bool | None = None
+    """Whether each rank holds whole experts; absent is no."""
+    decode_context: Count | None = None
+    """Decode-context-parallel size; absent is one."""
     gpus_per_replica: Count
     """GPUs of one replica."""
     nodes_per_replica: Count
@@ -76,6 +79,10 @@ class ParallelismStatus(StatusSchema):
     """Declared by the user or derived."""
     reason: LongText = ""
     """What decided."""
+    runner_up: LongText = ""
+    """The next best layout, and why it lost."""
+    exchanges: Annotated[tuple[LongText, ...], Field(max_length=8, json_schema_extra=ATOMIC)] = ()
+    """What the ranks exchange per step, over which link, and the predicted time."""
 
 
 class Stage(StrEnum):

@@ -76,6 +76,25 @@ REASON_HELP: Final = MappingProxyType(
         Reason.INSUFFICIENT_GPU: _help(
             _T.PLACED,
             means="The nodes that match have too few free GPUs in sum.",
+        Reason.UNKNOWN_ARCHITECTURE: _help(
+            _T.MEMORY_FIT,
+            means="Nothing is known of the model's layers, so neither fit nor layout can be computed. Replicas are "
+            "placed as `parallelism` declares, on one GPU without it.",
+            do="State `model.architecture`: a catalogue name, or what `bayplan fit --config FILE --write` prints.",
+        ),
+        Reason.UNSUPPORTED_ON_HARDWARE: _help(
+            _T.MEMORY_FIT,
+            _T.PLACED,
+            _T.STALLED,
+            means="The GPU, or the engine's release, cannot run the format of weights or cache, whatever the memory.",
+            do="Allow one of the products that the message names, another checkpoint, or a newer engine.",
+        ),
+        Reason.LAYOUT_KEPT: _help(
+            _T.MEMORY_FIT,
+            means="The revision's recorded layout was decided for this very load, and by a newer estimate it would not "
+            "fit. Nothing that runs is moved because of an estimate.",
+            do="Compare the engine's log with `status.memory`; change the spec if the engine does not start.",
+        ),
             do="Free or add GPUs, or lower `replicas`. Placement goes on by itself when room appears.",
         ),
         Reason.FRAGMENTED_CAPACITY: _help(

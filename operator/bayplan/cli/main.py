@@ -7,13 +7,12 @@ import gc
 import signal
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-COMMANDS = ("operator", "gateway", "status")
+COMMANDS = ("operator", "gateway", "status", "fit")
 """Each is a function of its own name in the module of its own name."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
@@ -40,6 +39,8 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, add_completion=False, pre
 
 def _show_version(wanted: bool) -> None:  # noqa: FBT001 - typer passes the option's value
     if wanted:
+        from importlib.metadata import version  # noqa: PLC0415 - no command needs it
+
         typer.echo(f"bayplan {version('bayplan')}")
         raise typer.Exit
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from fractions import Fraction
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
@@ -11,11 +12,16 @@ from rich.table import Table
 from rich.text import Text
 
 from bayplan.api.conditions import Condition, ConditionType
-from bayplan.api.inferencemodel_status import GroupStatus, InferenceModelStatus, MemoryStatus, Stage
+from bayplan.api.inferencemodel_status import (
+    GroupStatus,
+    InferenceModelStatus,
+    MemoryStatus,
+    ParallelismStatus,
+    Stage,
+)
 from bayplan.api.meta import parse_rfc3339
+from bayplan.cli.bars import TERM_COLOURS, memory_bar
 
-BAR_CELLS = 40
-TERM_COLOURS = ("blue", "magenta", "yellow", "cyan", "green", "red")
 STAGE_COLOURS = {
     Stage.READY: "green",
     Stage.WARMING: "yellow",
@@ -180,21 +186,14 @@ def _memory(entry: MemoryStatus) -> RenderableType:
     room = "" if entry.max_concurrency is None else f", room for {entry.max_concurrency} requests of full length"
     title = f"memory per GPU on {escape(entry.gpu_product or 'unlabelled GPUs')}: {verdict}{room}"
     body: list[RenderableType] = [_bar(entry)] if usable is not None else []
-    return Panel(Group(*body, table), title=title, title_align="left")
+    warnings = [Text(f"warning: {warning}", "yellow") for warning in entry.warnings]
+    return Panel(Group(*body, table, *warnings), title=title, title_align="left")
 
 
 def _bar(entry: MemoryStatus) -> Text:
-    """Use of the usable memory; what does not fit goes beyond the mark."""
-    usable, bar = entry.usable_gib or 1, Text()
-    drawn = 0
-    for colour, term in zip(TERM_COLOURS * 3, entry.terms, strict=False):
-        cells = min(2 * BAR_CELLS - drawn, round(term.gib_per_gpu / usable * BAR_CELLS))
-        bar.append("█" * cells, style=colour)
-        drawn += cells
-    bar.append("░" * max(0, BAR_CELLS - drawn), style="dim")
-    required = entry.required_gib or 0
-    bar.append(f"  {required:.1f} of {usable:.1f} GiB usable", style="red" if required > usable else "")
-    return bar
+    sizes = [Fraction(term.gib_per_gpu) for term in entry.terms]
+    usable = Fraction(entry.usable_gib or 1)
+    return memory_bar(sizes, required_gib=Fraction(entry.required_gib or 0), usable_gib=usable)
 
 
 def _layouts(status: InferenceModelStatus) -> RenderableType:
@@ -208,9 +207,19 @@ def _layouts(status: InferenceModelStatus) -> RenderableType:
             str(layout.pipeline),
             str(layout.gpus_per_replica),
             str(layout.nodes_per_replica),
-            f"{layout.provenance.value}: {escape(layout.reason)}",
+            escape(_layout_text(layout)),
         )
     return Panel(table, title="layout", title_align="left")
+
+
+def _layout_text(layout: ParallelismStatus) -> str:
+    more = [
+        f"data={layout.data}" if layout.data is not None else "",
+        "expert=true" if layout.expert else "",
+        f"decodeContext={layout.decode_context}" if layout.decode_context is not None else "",
+    ]
+    sizes = " ".join(text for text in more if text)
+    return f"{layout.provenance.value}: {layout.reason}" + (f" ({sizes})" if sizes else "")
 
 
 NARROW = 110

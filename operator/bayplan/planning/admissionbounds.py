@@ -6,17 +6,15 @@ requests of `maxModelLen`.
 """
 
 import json
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.planning.memory import MemoryDecision
+from bayplan.planning.layout.engineflags import read_arguments
 from bayplan.planning.memory.enginerules import batch_defaults, vllm_rules
 from bayplan.planning.memory.plan import DEFAULT_BLOCK_TOKENS
+from bayplan.planning.memory.replica import SplitMemory
 from bayplan.planning.numbers import count
-
-BLOCK_SIZE = re.compile(r"^--block[-_]size(?:[= ](\d{1,6}))?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class AdmissionBounds:
 
 
 def admission_bounds(
-    spec: InferenceModelSpec, memory: MemoryDecision | None, *, gpu_product: str, gpu_memory_gib: Fraction | None
+    spec: InferenceModelSpec, memory: SplitMemory | None, *, gpu_product: str, gpu_memory_gib: Fraction | None
 ) -> AdmissionBounds:
     """Return what one replica of `spec` holds on GPUs of that product; `memory` is the fit of its layout."""
     size, length = _block_size(spec), spec.engine.max_model_len
@@ -87,13 +85,6 @@ def admission_bounds(
 
 
 def _block_size(spec: InferenceModelSpec) -> int:
-    """The last `--block-size` counts, written as one argument or as two; vLLM's default otherwise."""
-    size = DEFAULT_BLOCK_TOKENS
-    args = spec.engine.args
-    for index, argument in enumerate(args):
-        found = BLOCK_SIZE.match(argument)
-        if found is None:
-            continue
-        given = found[1] or (args[index + 1] if index + 1 < len(args) else "")
-        size = int(given) if given.isdecimal() and len(given) < 7 and int(given) > 0 else size
-    return size
+    """What `--block-size` says; vLLM's default otherwise."""
+    given = read_arguments(spec.engine.args).get("--block-size", "")
+    return int(given) if given.isdecimal() and len(given) < 7 and int(given) > 0 else DEFAULT_BLOCK_TOKENS

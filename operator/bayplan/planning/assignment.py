@@ -4,6 +4,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 
+from bayplan.planning.layout.records import RecordedLayout
+from bayplan.planning.layout.split import Split
+
 MAX_RANKS = 64
 MAX_NAME = 253
 MAX_FACT = 1024
@@ -33,9 +36,17 @@ class Assignment:
     attempt: int = 0
     failures: int = 0
     """Engine failures in a row up to this attempt; decides the back-off of the next one."""
+    data: int = 1
+    expert: bool = False
+    decode_context: int = 1
     replaces: str = ""
     """Group whose GPUs this one takes over node by node; empty when the GPUs were free."""
     facts: tuple[str, ...] = ()
+
+    @property
+    def split(self) -> Split:
+        """How the replica is divided over its GPUs."""
+        return Split(self.tensor, self.pipeline, self.data, self.expert, self.decode_context)
 
     @property
     def plan_id(self) -> str:
@@ -49,7 +60,7 @@ class Assignment:
                 "group": self.group,
                 "revision": self.revision,
                 "template": self.template,
-                "layout": {"tensor": self.tensor, "pipeline": self.pipeline},
+                "layout": RecordedLayout(self.split).as_json(),
                 "gpuProduct": self.gpu_product,
                 "gpuResource": self.gpu_resource,
                 "ranks": [{"node": rank.node, "gpus": rank.gpus} for rank in self.ranks],
@@ -73,6 +84,9 @@ class Assignment:
                 template=_text(raw["template"]),
                 tensor=_count(raw["layout"]["tensor"], 1),
                 pipeline=_count(raw["layout"]["pipeline"], 1),
+                data=_count(raw["layout"].get("data", 1), 1),
+                expert=raw["layout"].get("expert") is True,
+                decode_context=_count(raw["layout"].get("decodeContext", 1), 1),
                 gpu_product=_text(raw["gpuProduct"], least=0),
                 gpu_resource=_text(raw["gpuResource"]),
                 ranks=tuple(RankAssignment(node=_text(r["node"]), gpus=_count(r["gpus"], 1)) for r in raw["ranks"]),
@@ -81,12 +95,12 @@ class Assignment:
                 replaces=_text(raw["replaces"], least=0),
                 facts=tuple(_text(fact, most=MAX_FACT) for fact in raw["facts"]),
             )
-        except (KeyError, TypeError, RecursionError, json.JSONDecodeError) as error:
+        except (KeyError, TypeError, AttributeError, RecursionError, json.JSONDecodeError) as error:
             raise ValueError(f"unreadable assignment: {error!r}") from None
         ranks = found.ranks
         if not ranks or len(ranks) > MAX_RANKS or len({rank.node for rank in ranks}) != len(ranks):
             raise ValueError(f"unreadable assignment: ranks must name 1 to {MAX_RANKS} different nodes")
-        if len({rank.gpus for rank in ranks}) > 1 or len(ranks) * ranks[0].gpus != found.tensor * found.pipeline:
+        if len({rank.gpus for rank in ranks}) > 1 or len(ranks) * ranks[0].gpus != found.split.gpus:
             raise ValueError("unreadable assignment: the ranks must hold the layout's GPUs in equal parts")
         return found
 

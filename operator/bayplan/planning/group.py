@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from bayplan.api.inferencemodel import TopologyRule
 from bayplan.api.podtemplate import Toleration
-from bayplan.planning.layout import Layout
+from bayplan.planning.layout.split import Layout
 from bayplan.planning.numbers import InvalidInput, count, named, positive
 from bayplan.planning.topology import ZONE
 

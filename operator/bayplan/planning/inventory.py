@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any
 
-from bayplan.api.inferencemodel_status import Provenance
+from bayplan.api.provenance import Provenance
 from bayplan.planning.numbers import InvalidInput
 
 

@@ -1,6 +1,5 @@
 """From a spec and an inventory to what placement needs: the verdict on memory and the shapes that a group may take."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -8,8 +7,10 @@ from bayplan.api.conditions import Reason, Status
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.planning.group import GroupShape
 from bayplan.planning.inventory import Inventory
-from bayplan.planning.layout import Split
-from bayplan.planning.modellayout import LayoutDecision, gpu_pools, named, plan_layout
+from bayplan.planning.layout.asked import LayoutDecision
+from bayplan.planning.layout.decision import plan_layout
+from bayplan.planning.layout.pools import gpu_pools
+from bayplan.planning.layout.records import NOTHING_RECORDED, Recorded
 from bayplan.planning.numbers import MIB_PER_GIB
 from bayplan.planning.quantities import requested_bytes, requested_cpu_millis
 
@@ -32,9 +33,12 @@ class ModelFit:
 
 _VERDICTS: tuple[tuple[Reason, Status], ...] = (
     (Reason.FITS, "True"),
+    (Reason.LAYOUT_KEPT, "Unknown"),
     (Reason.UNKNOWN_GPU_MEMORY, "Unknown"),
+    (Reason.UNKNOWN_ARCHITECTURE, "Unknown"),
     (Reason.OVERRIDDEN, "False"),
     (Reason.INSUFFICIENT_MEMORY, "False"),
+    (Reason.UNSUPPORTED_ON_HARDWARE, "False"),
     (Reason.NO_LAYOUT, "False"),
 )
 """Verdicts on one product, the best first: the best one over all products is the model's."""
@@ -43,16 +47,15 @@ _UNPROVEN = 1000
 
 
 def fit_model(
-    spec: InferenceModelSpec, inventory: Inventory, *, recorded: Mapping[str, Split] | None = None
+    spec: InferenceModelSpec, inventory: Inventory, *, recorded: Recorded = NOTHING_RECORDED
 ) -> ModelFit:
     """Decide fit and layout of `spec` on every GPU product of `inventory` that it accepts.
 
     `recorded` holds the revision's earlier layouts by GPU product; they are kept while possible. A model is refused
     only if every product is.
     """
-    before = recorded or {}
     layouts = tuple(
-        plan_layout(spec, pool, recorded=before.get(pool.gpu_product)) for pool in gpu_pools(spec, inventory)
+        plan_layout(spec, pool, recorded=recorded.get(pool.gpu_product)) for pool in gpu_pools(spec, inventory)
     )
     for reason, status in _VERDICTS:
         decided = [decision for decision in layouts if decision.reason is reason]
@@ -92,7 +95,7 @@ def _memory_need(decision: LayoutDecision) -> Fraction | None:
     memory = decision.memory
     if decision.reason is not Reason.FITS or memory is None:
         return None
-    return memory.required_gib / memory.request.usable_fraction * MIB_PER_GIB
+    return memory.least_gpu_gib * MIB_PER_GIB
 
 
 def _headroom(decision: LayoutDecision) -> Fraction:
@@ -101,7 +104,7 @@ def _headroom(decision: LayoutDecision) -> Fraction:
 
 
 def _with_others(best: LayoutDecision, layouts: tuple[LayoutDecision, ...]) -> str:
-    others = [f"{named(d.pool)}: {d.reason.value}" for d in layouts if d is not best]
+    others = [f"{d.pool}: {d.reason.value}" for d in layouts if d is not best]
     return best.message + (f" (other products: {', '.join(others)})" if others else "")
 
 

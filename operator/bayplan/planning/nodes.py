@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from bayplan.api import names
-from bayplan.api.inferencemodel_status import Provenance
+from bayplan.api.provenance import Provenance
 from bayplan.planning.gpus import MIG_INVALID, table_memory_mib
 from bayplan.planning.inventory import Node, Sharing, Taint
 from bayplan.planning.numbers import InvalidInput

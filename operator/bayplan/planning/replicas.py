@@ -12,6 +12,7 @@ from fractions import Fraction
 
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.planning.assignment import RankAssignment
+from bayplan.planning.layout.split import Split
 from bayplan.planning.measurements import Measured
 from bayplan.planning.members import Group, short_revision
 from bayplan.planning.victims import Candidate, VictimStage, order_victims
@@ -42,8 +43,8 @@ class Target:
     replicas: int
     revision: str
     template: str
-    layouts: tuple[tuple[str, int, int], ...] = ()
-    """(gpu product, tensor, pipeline) for each product that the model fits on."""
+    layouts: tuple[tuple[str, Split], ...] = ()
+    """The split on each GPU product that the model may be placed on."""
     frozen: bool = False
     """No group can be created now: nothing that runs counts as outdated, so nothing is taken away for its sake."""
 
@@ -55,9 +56,9 @@ class Target:
         """Whether the group's pods are made from the present spec."""
         if group.revision != self.revision or group.head.template != self.template or group.assignment is None:
             return False
-        for product, tensor, pipeline in self.layouts:
+        for product, split in self.layouts:
             if product == group.assignment.gpu_product:
-                return (tensor, pipeline) == (group.assignment.tensor, group.assignment.pipeline)
+                return split.sizes == group.assignment.split.sizes
         return True
 
 

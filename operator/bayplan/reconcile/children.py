@@ -4,7 +4,7 @@ Each is created once and never applied over: they are ours alone, their names ar
 them (the recorded layouts) is patched with the uid as a guard.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +16,7 @@ from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, PDBS, SERVICES, Key, Resource
+from bayplan.planning.layout.records import Recorded, RecordedLayout, read_layouts, write_layouts
 from bayplan.planning.members import Group
 from bayplan.reconcile import manifests, podpatches
 from bayplan.reconcile.fleet import BY_OWNER
@@ -103,10 +104,10 @@ class ChildWriter:
 
     # --- revisions -------------------------------------------------------------------------------------------------
 
-    def recorded_layouts(self, model: ModelIdentity, revision: str) -> dict[str, tuple[int, int]]:
-        """Return the layouts recorded for a revision: product → (tensor, pipeline)."""
+    def recorded_layouts(self, model: ModelIdentity, revision: str) -> dict[str, RecordedLayout]:
+        """Return the layouts recorded for a revision, by GPU product."""
         found = self._own(self.revisions, Key(model.namespace, manifests.revision_name(model.name, revision)), model)
-        return manifests.read_layouts(found.layouts) if found else {}
+        return read_layouts(found.layouts) if found else {}
 
     async def ensure_revision(
         self,
@@ -114,7 +115,7 @@ class ChildWriter:
         spec: InferenceModelSpec,
         *,
         revision: str,
-        layouts: Sequence[tuple[str, int, int]],
+        records: Recorded,
         in_use: Iterable[str],
     ) -> None:
         """Have the snapshot of `revision` with these layouts recorded, and drop snapshots long out of use."""
@@ -123,20 +124,20 @@ class ChildWriter:
         found = self._own(self.revisions, key, model)
         if found is None:
             number = 1 + max((child.number for child in mine), default=0)
-            body = manifests.controller_revision(model, spec, revision=revision, number=number, layouts=layouts)
+            body = manifests.controller_revision(model, spec, revision=revision, number=number, records=records)
             await self._create(CONTROLLER_REVISIONS, self.revisions, body, model)
-        elif found.layouts != manifests.layouts_annotation(layouts):
-            await self._record(found, layouts)
+        elif found.layouts != write_layouts(records):
+            await self._record(found, records)
         used = {revision, *in_use}
         spare = sorted((c for c in mine if c.revision not in used and not c.deleting), key=lambda c: -c.number)
         for child in spare[KEPT_REVISIONS:]:
             await self._delete(CONTROLLER_REVISIONS, self.revisions, child)
 
-    async def _record(self, child: ChildView, layouts: Sequence[tuple[str, int, int]]) -> None:
+    async def _record(self, child: ChildView, records: Recorded) -> None:
         path = f"/metadata/annotations/{podpatches.pointer(names.ANNOTATION_LAYOUTS)}"
         ops = [
             {"op": "test", "path": "/metadata/uid", "value": child.uid},
-            {"op": "add", "path": path, "value": manifests.layouts_annotation(layouts)},
+            {"op": "add", "path": path, "value": write_layouts(records)},
         ]
         raw = await self._port.patch_json(CONTROLLER_REVISIONS, child.key.namespace, child.key.name, ops)
         with self._own_write():

@@ -4,8 +4,7 @@ Pods are created by POST and never applied: the first creator wins, so a second 
 reservation. `spec.nodeName` is never set; the place is a node affinity added when the gate falls.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +13,7 @@ from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.podtemplate import Volume
 from bayplan.planning.admissionbounds import AdmissionBounds
 from bayplan.planning.assignment import Assignment
+from bayplan.planning.layout.records import Recorded, write_layouts
 
 Json = dict[str, Any]
 MASTER_PORT = 29501
@@ -158,7 +158,13 @@ def engine_args(model: ModelIdentity, spec: InferenceModelSpec, assignment: Assi
         args.append(f"--revision={spec.model.revision}")
     if engine.max_num_seqs is not None:
         args.append(f"--max-num-seqs={engine.max_num_seqs}")
-    if len(assignment.ranks) > 1:
+    if assignment.expert:
+        args.append("--enable-expert-parallel")
+    if assignment.decode_context > 1:
+        args.append(f"--decode-context-parallel-size={assignment.decode_context}")
+    if assignment.data > 1:
+        args += _data_parallel_args(model, assignment, rank)
+    elif len(assignment.ranks) > 1:
         head = f"{pod_name(assignment.group, 0)}.{ranks_service_name(model.name)}.{model.namespace}.svc"
         args += [
             f"--nnodes={len(assignment.ranks)}",
@@ -169,6 +175,24 @@ def engine_args(model: ModelIdentity, spec: InferenceModelSpec, assignment: Assi
         if rank > 0:
             args.append("--headless")
     return [*args, *engine.args]
+
+
+def _data_parallel_args(model: ModelIdentity, assignment: Assignment, rank: int) -> list[str]:
+    """Return what makes the engines of all pods one with internal data ranks: each pod runs its part of them, and the
+    head's server balances over all.
+    """
+    args = [f"--data-parallel-size={assignment.data}"]
+    if len(assignment.ranks) == 1:
+        return args
+    local = assignment.data // len(assignment.ranks)
+    head = f"{pod_name(assignment.group, 0)}.{ranks_service_name(model.name)}.{model.namespace}.svc"
+    args += [
+        f"--data-parallel-size-local={local}",
+        f"--data-parallel-start-rank={rank * local}",
+        f"--data-parallel-address={head}",
+        f"--data-parallel-rpc-port={MASTER_PORT}",
+    ]
+    return [*args, "--headless"] if rank > 0 else args
 
 
 def model_location(spec: InferenceModelSpec) -> str:
@@ -329,7 +353,7 @@ def controller_revision(
     *,
     revision: str,
     number: int,
-    layouts: Sequence[tuple[str, int, int]],
+    records: Recorded,
 ) -> Json:
     """Snapshot of everything that the revision hash covers. `data` is immutable, so layouts are an annotation."""
     return {
@@ -339,7 +363,7 @@ def controller_revision(
             "namespace": model.namespace,
             "name": revision_name(model.name, revision),
             "labels": common_labels(model, "revision") | {names.LABEL_REVISION: revision},
-            "annotations": {names.ANNOTATION_LAYOUTS: layouts_annotation(layouts)},
+            "annotations": {names.ANNOTATION_LAYOUTS: write_layouts(records)},
             "ownerReferences": [owner_reference(model)],
         },
         "revision": number,
@@ -348,27 +372,4 @@ def controller_revision(
             "engine": spec.engine.to_wire(),
             "parallelism": spec.parallelism.to_wire(),
         },
-    }
-
-
-def layouts_annotation(layouts: Sequence[tuple[str, int, int]]) -> str:
-    """Write recorded layouts: product → tensor and pipeline width."""
-    return json.dumps(
-        {product: {"tensor": tensor, "pipeline": pipeline} for product, tensor, pipeline in layouts},
-        sort_keys=True,
-        separators=(",", ":"),
-    )
-
-
-def read_layouts(text: object) -> dict[str, tuple[int, int]]:
-    """Read recorded layouts back; anything unreadable counts as not recorded."""
-    try:
-        raw = json.loads(text) if isinstance(text, str) else {}
-        found = {str(product): (layout["tensor"], layout["pipeline"]) for product, layout in raw.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return {}
-    return {
-        product: widths
-        for product, widths in found.items()
-        if all(isinstance(width, int) and not isinstance(width, bool) and width > 0 for width in widths)
     }

@@ -1,7 +1,7 @@
 """A model's plan on the fleet as the reconciler uses it: planning's verdicts beside the shapes that groups may take."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bayplan.api.conditions import Reason, Status
 from bayplan.api.inferencemodel import InferenceModelSpec
@@ -11,9 +11,10 @@ from bayplan.planning.assignment import Assignment
 from bayplan.planning.gpus import bare_product
 from bayplan.planning.group import GroupShape
 from bayplan.planning.inventory import Inventory
-from bayplan.planning.layout import Layout, Split
-from bayplan.planning.modellayout import parallelism_status
-from bayplan.planning.modelmemory import memory_status
+from bayplan.planning.layout.decision import parallelism_status, records_of
+from bayplan.planning.layout.memorytext import memory_status
+from bayplan.planning.layout.records import Recorded, RecordedLayout
+from bayplan.planning.layout.split import Layout, Split
 from bayplan.planning.modelplan import ModelFit, fit_model, group_shapes
 
 MAX_PRODUCTS = 16
@@ -28,6 +29,8 @@ class ModelPlan:
     shapes: tuple[GroupShape, ...]
     cpu_millis: int = 0
     memory_bytes: int = 0
+    records: Mapping[str, RecordedLayout] = field(default_factory=dict)
+    """What the revision is to remember, by GPU product."""
 
     @property
     def placeable(self) -> bool:
@@ -40,10 +43,10 @@ class ModelPlan:
         return any(shape.layout.nodes > 1 for shape in self.shapes)
 
     @property
-    def layouts(self) -> tuple[tuple[str, int, int], ...]:
-        """(gpu product, tensor, pipeline) of every product that can be tried."""
+    def layouts(self) -> tuple[tuple[str, Split], ...]:
+        """The split on every product that can be tried."""
         return tuple(
-            (decision.pool.gpu_product, decision.layout.tensor, decision.layout.pipeline)
+            (decision.pool.gpu_product, decision.layout)
             for decision in self.fit.placeable
             if decision.layout is not None
         )
@@ -59,12 +62,7 @@ class ModelPlan:
         """
         gpus = assignment.ranks[0].gpus
         return GroupShape(
-            layout=Layout(
-                tensor=assignment.tensor,
-                pipeline=assignment.pipeline,
-                gpus_per_node=gpus,
-                nodes=len(assignment.ranks),
-            ),
+            layout=Layout(*assignment.split.sizes, gpus_per_node=gpus, nodes=len(assignment.ranks)),
             gpu_product=assignment.gpu_product,
             cpu_millis=self.cpu_millis,
             memory_bytes=self.memory_bytes,
@@ -72,13 +70,13 @@ class ModelPlan:
 
     def admission_bounds(self, spec: InferenceModelSpec, assignment: Assignment) -> AdmissionBounds:
         """What a replica with that reservation holds, by the memory of its product and layout."""
-        product, layout = bare_product(assignment.gpu_product), (assignment.tensor, assignment.pipeline)
+        product, sizes = bare_product(assignment.gpu_product), assignment.split.sizes
         pool = next((d.pool for d in self.fit.layouts if bare_product(d.pool.gpu_product) == product), None)
         memory = next(
             (
                 d.memory
                 for d in self.fit.placeable
-                if d.layout is not None and d.pool is pool and (d.layout.tensor, d.layout.pipeline) == layout
+                if d.layout is not None and d.pool is pool and d.layout.sizes == sizes
             ),
             None,
         )
@@ -103,14 +101,14 @@ class ModelPlan:
         )
 
 
-def plan_model(spec: InferenceModelSpec, inventory: Inventory, *, recorded: Mapping[str, tuple[int, int]]) -> ModelPlan:
+def plan_model(spec: InferenceModelSpec, inventory: Inventory, *, recorded: Recorded) -> ModelPlan:
     """Plan `spec` on every GPU product that it accepts and the nodes have; `recorded` layouts are kept if possible."""
-    before = {product: Split(tensor=tensor, pipeline=pipeline) for product, (tensor, pipeline) in recorded.items()}
-    fit = fit_model(spec, inventory, recorded=before)
+    fit = fit_model(spec, inventory, recorded=recorded)
     shapes = group_shapes(spec, fit)
     return ModelPlan(
         fit=fit,
         shapes=shapes,
         cpu_millis=shapes[0].cpu_millis if shapes else 0,
         memory_bytes=shapes[0].memory_bytes if shapes else 0,
+        records=records_of(spec, fit.placeable, recorded),
     )

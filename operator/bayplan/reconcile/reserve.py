@@ -77,7 +77,7 @@ class Reserver:
             wish.model,
             wish.spec,
             revision=wish.target.revision,
-            layouts=wish.target.layouts,
+            records=wish.plan.records,
             in_use={group.revision for group in self._look()},
         )
         await children.ensure_services(wish.model, multi_node=wish.plan.multi_node)
@@ -211,6 +211,9 @@ class Reserver:
             template=self._wish.target.template,
             tensor=shape.layout.tensor,
             pipeline=shape.layout.pipeline,
+            data=shape.layout.data,
+            expert=shape.layout.expert,
+            decode_context=shape.layout.decode_context,
             gpu_product=first.gpu_product,
             gpu_resource=first.gpu_resource,
             ranks=tuple(RankAssignment(node=node, gpus=shape.gpus_per_pod) for node in decision.nodes),

@@ -130,6 +130,7 @@ _WARNINGS = frozenset(
         Reason.INVALID_SPEC,
         Reason.INSUFFICIENT_MEMORY,
         Reason.NO_LAYOUT,
+        Reason.UNSUPPORTED_ON_HARDWARE,
         Reason.INSUFFICIENT_GPU,
         Reason.FRAGMENTED_CAPACITY,
         Reason.NO_NODE_MATCHES,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from bayplan.planning.layout.alternatives import alternatives, boundaries
 from bayplan.planning.memory.plan import plan_memory
 from bayplan.planning.memory.request import PlanRequest
-from bayplan.planning.memory.search import alternatives, tensor_problem
 from bayplan.planning.memory.verdict import MemoryVerdict, Risk, decide_fit
 from bayplan.planning.memory.weights import MeasuredWeights
 from bayplan.planning.numbers import GIB
@@ -112,16 +112,27 @@ def test_the_longest_length_is_exact() -> None:
     assert not decide_fit(asked.with_flags(max_model_len=longest + 1)).fits
 
 
-@pytest.mark.parametrize(
-    ("model", "tensor", "rule"),
-    [
-        ("Phi-3-medium-4k-instruct", 4, "does not divide the 10 KV heads"),
-        ("Llama-3.1-8B", 3, "does not divide the 32 attention heads"),
-        ("Qwen3-30B-A3B", 8, ""),
-        ("DeepSeek-R1", 16, ""),
-        ("falcon-7b", 71, ""),
-    ],
-)
-def test_heads_must_divide_or_be_copied_evenly(model: str, tensor: int, rule: str) -> None:
-    assert rule in tensor_problem(ask(model), tensor)
-    assert bool(tensor_problem(ask(model), tensor)) is bool(rule)
+def test_boundaries_are_the_last_values_that_fit() -> None:
+    asked = ask(on="RTX 4090", concurrency=2, max_model_len=8192)
+    found = {one.setting: one for one in boundaries(asked)}
+
+    assert found["concurrency"].limit == str(decide_fit(asked).plan.max_concurrency)
+    for setting, field in (("--max-model-len", "max_model_len"), ("--max-num-batched-tokens", "max_num_batched_tokens")):
+        limit = int(found[setting].limit)
+        assert found[setting].side == "at most"
+        assert decide_fit(asked.with_flags(**{field: limit})).fits
+        assert not decide_fit(asked.with_flags(**{field: limit + 1})).fits
+    # Sequences beyond the batched tokens of a step are never in it.
+    assert found["--max-num-seqs"].limit == "any"
+    least = Fraction(found["--gpu-memory-utilization"].limit)
+    assert found["--gpu-memory-utilization"].side == "at least"
+    assert decide_fit(asked.with_flags(gpu_memory_utilization=least)).fits
+    assert not decide_fit(asked.with_flags(gpu_memory_utilization=least - Fraction(1, 100))).fits
+    assert found["--tensor-parallel-size"].limit == "1"
+
+
+def test_a_boundary_without_a_value_is_empty() -> None:
+    asked = ask("Llama-3.3-70B-Instruct", on="T4", max_model_len=8192)
+    found = {one.setting: one.limit for one in boundaries(asked)}
+
+    assert found["concurrency"] == found["--max-model-len"] == found["--gpu-memory-utilization"] == ""

@@ -4,10 +4,12 @@ Each answer is a plan of its own, never an extrapolation: activation moves with 
 not be monotonic in a flag (vllm#10517: 20,000 and 35,000 tokens fitted where 29,000 did not).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from bayplan.planning.layout.rules import MAX_WIDTH, facts_for, keeps_rules
+from bayplan.planning.layout.split import Split
 from bayplan.planning.memory.plan import plan_memory
 from bayplan.planning.memory.request import PlanRequest
 from bayplan.planning.memory.verdict import decide_fit
@@ -15,9 +17,10 @@ from bayplan.planning.memory.weights import MeasuredWeights, WeightNumbers, meas
 from bayplan.planning.numbers import InvalidInput
 
 LEAST_BATCHED_TOKENS = 512
+MOST_SEQUENCES, MOST_TOKENS = 65536, 2**20
+"""Largest values that are tried."""
 SAFE_UTILIZATION = Fraction(95, 100)
 """The most that is advised; above it graph capture and fragments have no room [vllm#1298]."""
-WIDEST_TENSOR = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,37 +84,17 @@ def longest_length(request: PlanRequest) -> int | None:
     return low or None
 
 
-def tensor_problem(request: PlanRequest, tensor: int) -> str:
-    """The engine's divisibility rule for heads that a width breaks; empty when it holds.
-
-    Attention heads divide; KV heads divide, or the width is a multiple of them and they are copied. [vLLM
-    `verify_with_parallel_config`, `QKVParallelLinear`]
-    """
-    shape = request.model.attention
-    if shape is None:
-        return ""
-    if shape.heads % tensor:
-        return f"tensor={tensor} does not divide the {shape.heads} attention heads"
-    if request.model.is_latent:
-        return ""
-    for kv_heads in {shape.kv_heads, shape.global_kv_heads or shape.kv_heads}:
-        if tensor <= kv_heads and kv_heads % tensor:
-            return f"tensor={tensor} does not divide the {kv_heads} KV heads"
-        if tensor > kv_heads and tensor % kv_heads:
-            return f"tensor={tensor} is no multiple of the {kv_heads} KV heads"
-    return ""
-
-
 def smallest_tensor(request: PlanRequest) -> int | None:
     """Smallest valid tensor width above the asked one that fits; None when none up to 64 does.
 
     A measured load is carried over to other widths in proportion to the tensor classes of a rank.
     """
-    for tensor in range(request.ranks.tensor + 1, WIDEST_TENSOR + 1):
-        if not tensor_problem(request, tensor):
-            ranks = replace(request.ranks, tensor=tensor)
-            wider = replace(request, ranks=ranks, weights=_weights_for(request, tensor))
-            if _fits(wider):
+    facts, asked = facts_for(request.model, request.weights), request.ranks
+    split = Split(asked.tensor, asked.pipeline, asked.data, asked.expert_parallel)
+    for tensor in range(asked.tensor + 1, MAX_WIDTH + 1):
+        if keeps_rules(facts, replace(split, tensor=tensor)):
+            ranks = replace(asked, tensor=tensor)
+            if _fits(replace(request, ranks=ranks, weights=_weights_for(request, tensor))):
                 return tensor
     return None
 
@@ -180,3 +163,82 @@ def _pair(request: PlanRequest, sequences: list[int], tokens: list[int]) -> Chan
         if _fits(changed):
             return Change((_flag("max_num_seqs", seqs), _flag("max_num_batched_tokens", batched)), changed)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """How far one setting can go with all others as they are."""
+
+    setting: str
+    """Name of the engine's flag, or of the load."""
+    asked: str
+    limit: str
+    """The last value that fits, "any" where all of them do; empty when none does."""
+    side: str
+    """"at most" or "at least"."""
+
+
+def boundaries(request: PlanRequest) -> tuple[Boundary, ...]:
+    """The boundary in each direction. Searches halve an interval; each answer is a plan of its own."""
+    plan = plan_memory(request)
+    longest, tensor = longest_length(request), _least_tensor(request)
+    sequences = _last(
+        lambda value: _fits(request.with_flags(max_num_seqs=value)),
+        low=-(-request.concurrency // request.ranks.data) - 1,
+        high=MOST_SEQUENCES,
+    )
+    tokens = _last(lambda value: _fits(request.with_flags(max_num_batched_tokens=value)), low=0, high=MOST_TOKENS)
+    found = [
+        Boundary("concurrency", str(request.concurrency), _text(plan.max_concurrency), "at most"),
+        Boundary("--max-model-len", str(plan.length), _text(longest), "at most"),
+        Boundary("--max-num-seqs", str(plan.step.sequences), _text(sequences, top=MOST_SEQUENCES), "at most"),
+        Boundary("--max-num-batched-tokens", str(plan.step.batched_tokens), _text(tokens, top=MOST_TOKENS), "at most"),
+        Boundary("--tensor-parallel-size", str(request.ranks.tensor), _text(tensor), "at least"),
+    ]
+    if request.flags.kv_cache_memory_bytes is None:
+        hundredths = _first_of(
+            100, lambda value: _fits(request.with_flags(gpu_memory_utilization=Fraction(value, 100)))
+        )
+        limit = "" if hundredths is None else f"{hundredths / 100:g}"
+        found.append(Boundary("--gpu-memory-utilization", f"{float(plan.utilization):g}", limit, "at least"))
+    return tuple(found)
+
+
+def _text(value: int | None, *, top: int | None = None) -> str:
+    if not value:
+        return ""
+    return "any" if value == top else str(value)
+
+
+def _last(fits: Callable[[int], bool], *, low: int, high: int) -> int | None:
+    """The largest value above `low`, up to `high`, that fits; None when the one after `low` does not."""
+    first = low
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low if low > first else None
+
+
+def _first_of(high: int, fits: Callable[[int], bool]) -> int | None:
+    """The smallest value from 1 up to `high` that fits."""
+    if not fits(high):
+        return None
+    low = 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high
+
+
+def _least_tensor(request: PlanRequest) -> int | None:
+    """The smallest valid tensor width that fits."""
+    facts, asked = facts_for(request.model, request.weights), request.ranks
+    for tensor in range(1, asked.tensor + 1):
+        split = Split(tensor, asked.pipeline, asked.data, asked.expert_parallel)
+        if asked.decode_context == 1 and keeps_rules(facts, split):
+            narrower = replace(request, ranks=replace(asked, tensor=tensor), weights=_weights_for(request, tensor))
+            if _fits(narrower):
+                return tensor
+    return asked.tensor if _fits(request) else smallest_tensor(request)

@@ -1,7 +1,7 @@
 """The smallest layout of one replica on a fleet of equal nodes, and how many replicas the fleet holds.
 
 The decision of chapter 22.8 and its companion code, which counts GPUs alone: heads, layers and the place of pipeline
-stages are left to the rules for a concrete model (`modellayout`). What both share is `layout.choose`.
+stages are left to the rules for a concrete model (`decision`).
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
-from bayplan.api.inferencemodel_status import Provenance
-from bayplan.planning.layout import Choice, Split, choose
+from bayplan.api.provenance import Provenance
+from bayplan.planning.layout.choice import Choice, choose
+from bayplan.planning.layout.split import Split
 from bayplan.planning.memory import OVERHEAD, WEIGHTS, Fit, Term
 from bayplan.planning.numbers import InvalidInput, count, divisors, largest_divisor, not_negative, positive, share
 

@@ -6,7 +6,7 @@
 - `cachelayers`, `pages`: its KV cache as the engine lays it out: groups, blocks, page bytes, requests.
 - `enginerules`, `overheads`, `otherengines`: what the engine takes beside, by engine and version.
 - `gpucatalogue`, `support`: what GPUs have and which formats they run.
-- `plan`, `verdict`, `search`: the terms per stage, fits or not, and what would fit.
+- `plan`, `verdict`, `replica`: the terms per stage, fits or not, and both as one replica's memory.
 """
 
 from bayplan.planning.memory.proportional import MemoryDecision, MemoryRequest, ModelShape, decide_memory

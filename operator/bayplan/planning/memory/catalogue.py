@@ -8,10 +8,11 @@ import json
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from bayplan.planning.memory.architecture import ModelArchitecture
+from bayplan.planning.memory.formats import WeightFormat, weight_format
 from bayplan.planning.memory.modelconfig import parse_config
 from bayplan.planning.memory.parameters import parameters_of
 from bayplan.planning.numbers import InvalidInput
@@ -42,6 +43,11 @@ class CatalogueModel:
     """Format of the weights that this entry's checkpoint holds, as `formats` names it."""
 
     @property
+    def weights(self) -> WeightFormat:
+        """The native format; every fp8 checkpoint of the catalogue is scaled in blocks of 128 × 128."""
+        return weight_format("fp8-block" if self.native_format == "fp8" else self.native_format)
+
+    @property
     def parameters(self) -> int:
         """Our count of what the published number counts."""
         counted = parameters_of(self.architecture)
@@ -62,9 +68,7 @@ def _key(name: str, *, version: bool = True) -> str:
 
 @lru_cache(maxsize=1)
 def _document() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(
-        resources.files("bayplan.planning.memory").joinpath("data", "models.json").read_text(encoding="utf-8")
-    )
+    document: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "models.json").read_text(encoding="utf-8"))
     return document
 
 

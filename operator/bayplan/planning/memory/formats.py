@@ -32,6 +32,8 @@ class WeightFormat:
     """In a mixture of experts only the experts are packed; the linear layers stay in the model's dtype."""
     everything_bits: Fraction | None = None
     """Every tensor in this many bits, such as float32."""
+    block: int = 0
+    """Inner columns that share a scale, where a slice must hold whole ones; 0 where it need not."""
     band: Fraction = Fraction(1, 50)
     """Likely relative error of the estimate."""
     source: str = ""
@@ -55,6 +57,7 @@ class WeightFormat:
 
 _LOGS = "load sizes in published start logs agree within 1 % (bf16 0.2 %, fp8 0.9 %, GPTQ 0.2 %)"
 _GROUPS_OF_128 = "groups of 128 with 16-bit scales and 4-bit zero points; " + _LOGS
+_FP8_BLOCK = 8 + Fraction(32, 128 * 128)
 _NVFP4 = Fraction(9, 2)
 _MXFP4 = Fraction(17, 4)
 
@@ -64,15 +67,25 @@ _FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
         "fp16": WeightFormat("fp16", everything_bits=Fraction(16), source=_LOGS),
         "fp32": WeightFormat("fp32", everything_bits=Fraction(32), source="--dtype float32 doubles weights and KV"),
         "fp8": WeightFormat("fp8", Fraction(8), Fraction(8), row_scale_bytes=4, source=_LOGS),
+        "fp8-block": WeightFormat(
+            "fp8-block", _FP8_BLOCK, _FP8_BLOCK, block=128, source="a 4-byte scale per 128 × 128"
+        ),
         "int8": WeightFormat("int8", Fraction(8), Fraction(8), row_scale_bytes=4, source="as fp8"),
-        "gptq-4bit": WeightFormat("gptq-4bit", INT4_GROUP, INT4_GROUP, source=_GROUPS_OF_128),
-        "awq-4bit": WeightFormat("awq-4bit", INT4_GROUP, INT4_GROUP, band=Fraction(1, 20), source=_GROUPS_OF_128),
-        "int4": WeightFormat("int4", INT4_GROUP, INT4_GROUP, band=Fraction(1, 10), source=_GROUPS_OF_128),
+        "gptq-4bit": WeightFormat("gptq-4bit", INT4_GROUP, INT4_GROUP, block=128, source=_GROUPS_OF_128),
+        "awq-4bit": WeightFormat(
+            "awq-4bit", INT4_GROUP, INT4_GROUP, band=Fraction(1, 20), block=128, source=_GROUPS_OF_128
+        ),
+        "int4": WeightFormat("int4", INT4_GROUP, INT4_GROUP, band=Fraction(1, 10), block=128, source=_GROUPS_OF_128),
         "autoround-int4": WeightFormat(
             "autoround-int4", INT4_GROUP, INT4_GROUP, band=Fraction(1, 5), source="groups of 128; makers skip layers"
         ),
         "int4-experts": WeightFormat(
-            "int4-experts", None, Fraction(9, 2), band=Fraction(1, 20), source="compressed-tensors, groups of 32"
+            "int4-experts",
+            None,
+            Fraction(9, 2),
+            band=Fraction(1, 20),
+            block=32,
+            source="compressed-tensors, groups of 32",
         ),
         "mxfp4": WeightFormat(
             "mxfp4", None, _MXFP4, band=Fraction(1, 20), source="OCP MX: 4 bits and an 8-bit scale per 32; experts only"
@@ -83,6 +96,7 @@ _FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
             _NVFP4,
             attention_stays_with_experts=True,
             band=Fraction(1, 6),
+            block=16,
             source="4 bits and an fp8 scale per 16; checkpoints of DeepSeek's kind pack experts only, others differ",
         ),
     }

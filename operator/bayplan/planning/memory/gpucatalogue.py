@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from bayplan.planning.memory.terms import Source
@@ -90,9 +90,7 @@ def _key(name: str) -> str:
 @lru_cache(maxsize=1)
 def gpu_catalogue() -> tuple[Gpu, ...]:
     """All known GPUs, in the catalogue's order."""
-    document = json.loads(
-        resources.files("bayplan.planning.memory").joinpath("data", "gpus.json").read_text(encoding="utf-8")
-    )
+    document = json.loads((Path(__file__).parent / "data" / "gpus.json").read_text(encoding="utf-8"))
     return tuple(_read(entry, document["sources"]) for entry in document["gpus"])
 
 

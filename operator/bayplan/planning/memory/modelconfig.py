@@ -25,7 +25,7 @@ from bayplan.planning.memory.architecture import (
 from bayplan.planning.memory.families import FAMILIES, Family
 from bayplan.planning.memory.layerpattern import layer_mixers
 from bayplan.planning.memory.vision import vision_parameters
-from bayplan.planning.numbers import InvalidInput, whole
+from bayplan.planning.numbers import InvalidInput, count, whole
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -110,6 +110,8 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
     hidden = fields.needed("hidden_size")
     vocabulary = fields.needed("vocab_size")
     fields.require(name)
+    count(hidden, "hidden_size")
+    count(vocabulary, "vocab_size")
     experts = _experts(fields, family)
     latent = _latent(fields)
     mixers = layer_mixers(fields, family, layers=layer_count, latent=latent is not None)
@@ -140,10 +142,10 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
 
 
 def _layer_count(fields: ConfigFields) -> int:
-    count = fields.needed("num_hidden_layers")
-    if not 0 < count <= 4096:
-        raise InvalidInput("num_hidden_layers", f"must be 1 to 4096, not {count}")
-    return count
+    layers = fields.needed("num_hidden_layers")
+    if not 0 < layers <= 4096:
+        raise InvalidInput("num_hidden_layers", f"must be 1 to 4096, not {layers}")
+    return layers
 
 
 def _element_bytes(fields: ConfigFields) -> int:
@@ -201,13 +203,13 @@ def _indexer(fields: ConfigFields) -> IndexerShape | None:
 
 
 def _experts(fields: ConfigFields, family: Family) -> ExpertShape | None:
-    count = fields.number(*_EXPERT_COUNTS)
-    if not count:
+    experts = fields.number(*_EXPERT_COUNTS)
+    if not experts:
         return None
     width = fields.needed(family.expert_width)
     shared = fields.number("n_shared_experts") or 0
     return ExpertShape(
-        experts=count,
+        experts=experts,
         per_token=fields.needed(*_EXPERTS_PER_TOKEN),
         intermediate_size=width,
         shared_intermediate_size=_shared_width(fields, family, width=width, shared=shared),
@@ -285,3 +287,41 @@ def _traits(fields: ConfigFields, family: Family, *, has_experts: bool) -> Trait
     if has_experts and traits.layer_scalars:
         traits = replace(traits, norms_per_layer=7, dense_beside_experts=True, router_scales=True)
     return traits
+
+
+class _Recorder(dict[str, Any]):
+    """A config.json that notes which of its fields are looked at."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        super().__init__(fields)
+        self.seen: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.seen.add(key)
+        return super().get(key, default)
+
+    def kept(self) -> dict[str, Any]:
+        """The fields that were looked at and are there."""
+        found = {}
+        for name in sorted(self.seen & set(self)):
+            value = self[name]
+            if isinstance(value, _Recorder):
+                value = value.kept()
+            elif isinstance(value, Mapping):
+                value = {key: number for key, number in value.items() if isinstance(number, int | float | str)}
+            if value is not None:
+                found[name] = value
+        return found
+
+
+def reduced_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a config.json that decide its architecture, and no others.
+
+    Raises as `parse_config` does. The result parses to the same architecture.
+    """
+    recorder = _Recorder(config)
+    for name in ("text_config", "llm_config"):
+        if isinstance(config.get(name), Mapping):
+            recorder[name] = _Recorder(config[name])
+    parse_config(recorder)
+    return recorder.kept()

@@ -1,6 +1,6 @@
 """The exact plan of one replica: terms per pipeline stage, the cache that remains, and how it is paged."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from bayplan.planning.memory.adapters import adapter_bytes
@@ -9,6 +9,8 @@ from bayplan.planning.memory.enginerules import NEWEST_KNOWN, VllmRules, batch_d
 from bayplan.planning.memory.formats import WeightFormat, mxfp4_padding
 from bayplan.planning.memory.overheads import (
     ADAPTERS,
+    CUDA_GRAPHS,
+    NON_TORCH,
     StepSize,
     cuda_graphs,
     forward_peak,
@@ -17,12 +19,14 @@ from bayplan.planning.memory.overheads import (
 )
 from bayplan.planning.memory.pages import PageLayout, PageRules, page_layout
 from bayplan.planning.memory.request import PlanRequest
-from bayplan.planning.memory.terms import KV_CACHE, PlanTerm, Source
+from bayplan.planning.memory.terms import KV_CACHE, OVERHEAD, PlanTerm, Source
 from bayplan.planning.memory.versions import EngineVersion
 from bayplan.planning.memory.weights import stage_weights
 from bayplan.planning.numbers import GIB
 
 DRAFT_WEIGHTS = "draft weights"
+CORRECTION = "measured difference"
+"""What an engine's own report differs by from the sum of the terms."""
 DEFAULT_BLOCK_TOKENS = 16
 LATENT_BLOCK_TOKENS = 64
 """Block of the MLA kernels on GPUs from 9.0 on; sparse MLA takes it everywhere [vLLM `platforms/cuda.py`]."""
@@ -42,7 +46,7 @@ class StagePlan:
     non_torch: PlanTerm
     graphs: PlanTerm
     extras: tuple[PlanTerm, ...]
-    """Draft weights and adapter slots."""
+    """Draft weights, adapter slots, and the difference to a measurement."""
     budget_bytes: Fraction
     total_bytes: Fraction
     graphs_in_budget: bool
@@ -246,11 +250,14 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
     if isinstance(request.weights, WeightFormat) and request.weights.name == "mxfp4":
         padding = mxfp4_padding(vendor=gpu.vendor, compute_capability=gpu.compute_capability)
     weights = stage_weights(model, request.weights, ranks, padding=padding, draft_layers=flags.speculative_tokens > 0)
-    forward, outside = (
-        forward_peak(model, step, ranks),
-        non_torch(rules, gpu, ranks, attention_backend=flags.attention_backend),
-    )
     spans = ranks.stages(len(model.layers))
+    pages = layout_of_pages(request, rules, step)
+    sampler = sampler_peak(model, step, rules)
+    forward = forward_peak(model, step, ranks)
+    outside = non_torch(rules, gpu, ranks, attention_backend=flags.attention_backend)
+    if request.overhead_gib is not None:
+        forward = PlanTerm(OVERHEAD, request.overhead_gib * GIB, Source.DECLARED, "declared for all but weights and KV")
+        sampler, outside = replace(sampler, bytes_per_gpu=Fraction(0)), PlanTerm(NON_TORCH, Fraction(0), Source.DERIVED)
     last = len(spans) - 1
     stages = tuple(
         StagePlan(
@@ -258,9 +265,9 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
             layers=span,
             weights=weights[index],
             forward=forward,
-            sampler=sampler_peak(model, step, rules) if index == last else None,
+            sampler=sampler if index == last else None,
             non_torch=outside,
-            graphs=cuda_graphs(model, step, layers=len(span), enforce_eager=flags.enforce_eager),
+            graphs=_graphs(request, step, layers=len(span)),
             extras=_extras(request, span, last=index == last),
             budget_bytes=budget,
             total_bytes=total,
@@ -269,16 +276,32 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
         )
         for index, span in enumerate(spans)
     )
+    if request.measured_blocks is not None and flags.kv_cache_memory_bytes is None:
+        stages = tuple(_corrected(stage, request.measured_blocks * pages.block_bytes[stage.index]) for stage in stages)
     return MemoryPlan(
         request=request,
         rules=rules,
         step=step,
         utilization=utilization,
         length=request.max_model_len,
-        pages=layout_of_pages(request, rules, step),
+        pages=pages,
         stages=stages,
         remarks=remarks,
     )
+
+
+def _graphs(request: PlanRequest, step: StepSize, *, layers: int) -> PlanTerm:
+    if request.overhead_gib is not None:
+        return PlanTerm(CUDA_GRAPHS, Fraction(0), Source.DERIVED, "part of the declared overhead")
+    return cuda_graphs(request.model, step, layers=layers, enforce_eager=request.flags.enforce_eager)
+
+
+def _corrected(stage: StagePlan, cache_bytes: int) -> StagePlan:
+    """The stage with a term that makes the others leave exactly the cache that an engine reported."""
+    difference = PlanTerm(
+        CORRECTION, stage.cache_bytes - cache_bytes, Source.MEASURED, "what the engine's own report differs by"
+    )
+    return replace(stage, extras=(*stage.extras, difference))
 
 
 def _extras(request: PlanRequest, span: range, *, last: bool) -> tuple[PlanTerm, ...]:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 
-from bayplan.api.inferencemodel_status import Provenance
+from bayplan.api.provenance import Provenance
 from bayplan.planning.memory.terms import KV_CACHE, OVERHEAD, WEIGHTS, Fit, Term
 from bayplan.planning.numbers import GIB, count, not_negative, positive, share
 
@@ -82,6 +82,27 @@ class MemoryDecision(Fit):
     """The fit of a request, and the largest request of its kind that would fit. GiB are per GPU."""
 
     request: MemoryRequest
+
+    @property
+    def concurrency(self) -> int:
+        """Requests of full length that are asked for."""
+        return self.request.target_concurrency
+
+    @property
+    def length(self) -> int:
+        """Tokens of a request of full length."""
+        return self.request.max_live_tokens_per_request
+
+    @property
+    def least_gpu_gib(self) -> Fraction:
+        """Memory of a GPU on which the sum of the terms just fits."""
+        return self.required_gib / self.request.usable_fraction
+
+    @property
+    def stage_bytes(self) -> list[Fraction]:
+        """What one decode step of the asked load reads on a GPU of each stage, the largest stage for all."""
+        read = sum((term.gib_per_gpu for term in self.terms if term.name != OVERHEAD), start=Fraction(0)) * GIB
+        return [read] * self.request.pipeline
 
     @property
     def kv_gib_per_request(self) -> Fraction:

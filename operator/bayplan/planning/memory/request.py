@@ -10,7 +10,7 @@ from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.memory.parallel import ParallelLayout
 from bayplan.planning.memory.versions import EngineVersion
 from bayplan.planning.memory.weights import WeightNumbers
-from bayplan.planning.numbers import InvalidInput, count, share
+from bayplan.planning.numbers import InvalidInput, count, not_negative, share
 
 MAX_TOKENS = 10**9
 _DTYPES = {"auto": None, "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
@@ -72,10 +72,18 @@ class PlanRequest:
     """Cache layers of a separate draft model, on one rank."""
     draft_weight_bytes: int = 0
     """Weights of a separate draft model, on one rank."""
+    overhead_gib: Fraction | None = None
+    """Declared GiB per GPU outside weights and cache: it stands for activation, non-torch memory and graphs."""
+    measured_blocks: int | None = None
+    """Blocks that an engine of exactly this request reported on one rank: it replaces what the terms leave."""
 
     def __post_init__(self) -> None:
         count(self.concurrency, "concurrency")
         count(self.draft_weight_bytes, "draft_weight_bytes", least=0)
+        if self.overhead_gib is not None:
+            object.__setattr__(self, "overhead_gib", not_negative(self.overhead_gib, "overhead_gib"))
+        if self.measured_blocks is not None:
+            count(self.measured_blocks, "measured_blocks")
         element_bytes = _DTYPES[self.flags.dtype]
         if element_bytes is not None and element_bytes != self.model.element_bytes:
             object.__setattr__(self, "model", replace(self.model, element_bytes=element_bytes))

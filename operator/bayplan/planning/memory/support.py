@@ -6,8 +6,11 @@ After vLLM's table of supported hardware for quantization kernels and its backen
 from dataclasses import dataclass
 
 from bayplan.planning.memory.enginerules import NEWEST_KNOWN
+from bayplan.planning.memory.formats import WeightFormat
 from bayplan.planning.memory.gpucatalogue import Gpu, gpu_catalogue
+from bayplan.planning.memory.request import EngineFlags
 from bayplan.planning.memory.versions import EngineVersion
+from bayplan.planning.memory.weights import WeightNumbers
 from bayplan.planning.numbers import InvalidInput
 
 
@@ -37,6 +40,7 @@ WEIGHTS: dict[str, Requirement] = {
     "fp16": Requirement((7, 0), _ALL, _FIRST, "oldest GPUs of the engine"),
     "fp32": Requirement((7, 0), _ALL, _FIRST, "oldest GPUs of the engine"),
     "fp8": Requirement((8, 0), _ROCM, _FIRST, "native from 8.9; weight-only through Marlin from 8.0"),
+    "fp8-block": Requirement((8, 0), _ROCM, _FIRST, "native from 8.9; weight-only through Marlin from 8.0"),
     "int8": Requirement((7, 5), _NONE, _FIRST, "INT8 tensor cores of Turing and later"),
     "gptq-4bit": Requirement((7, 0), _ALL, _FIRST, "exllama kernels from 7.0, Marlin from 8.0"),
     "awq-4bit": Requirement((7, 5), _ALL, _FIRST, "AWQ kernels from 7.5, Marlin from 8.0"),
@@ -77,3 +81,20 @@ def _runs(gpu: Gpu, need: Requirement) -> bool:
     if gpu.vendor != "nvidia":
         return gpu.vendor in need.vendors
     return gpu.compute_capability is None or gpu.compute_capability >= need.capability
+
+
+def unsupported_text(gpu: Gpu, weights: WeightNumbers, flags: EngineFlags) -> str:
+    """Why `gpu` or the release cannot run these weights and this cache; empty when they can.
+
+    A bfloat16 checkpoint is loaded in float16 where the GPU lacks bfloat16, unless `--dtype` insists.
+    """
+    name = weights.name if isinstance(weights, WeightFormat) else ""
+    if name == "bf16" and flags.dtype not in {"bfloat16", "float32", "float"}:
+        name = "fp16"
+    try:
+        check_support(gpu, weights=name, kv_cache_dtype=flags.kv_cache_dtype, version=flags.version)
+    except UnsupportedOnHardware as error:
+        return error.message
+    except InvalidInput as error:
+        return str(error)
+    return ""

@@ -7,7 +7,7 @@ from fractions import Fraction
 from bayplan.planning.memory.overheads import CUDA_GRAPHS, FORWARD_PEAK, SAMPLER_PEAK
 from bayplan.planning.memory.plan import MemoryPlan, StagePlan, plan_memory
 from bayplan.planning.memory.request import PlanRequest
-from bayplan.planning.memory.terms import WEIGHTS, PlanTerm, Source
+from bayplan.planning.memory.terms import OVERHEAD, WEIGHTS, PlanTerm, Source
 from bayplan.planning.numbers import GIB
 from bayplan.planning.words import size_text
 
@@ -98,6 +98,7 @@ _FLAGS = {
     FORWARD_PEAK: "--max-num-batched-tokens",
     CUDA_GRAPHS: "--enforce-eager",
     WEIGHTS: "--quantization",
+    OVERHEAD: "--gpu-memory-utilization",
 }
 
 

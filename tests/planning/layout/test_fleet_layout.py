@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.planning.fleetlayout import FleetReason, ReplicaNeed, UniformFleet, plan_fleet_layout
+from bayplan.planning.layout.fleet import FleetReason, ReplicaNeed, UniformFleet, plan_fleet_layout
 from bayplan.planning.numbers import InvalidInput
 
 

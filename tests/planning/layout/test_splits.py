@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.api.inferencemodel_status import Provenance
-from bayplan.planning.layout import Layout, Split, arranged, choose
+from bayplan.api.provenance import Provenance
+from bayplan.planning.layout.choice import choose
+from bayplan.planning.layout.split import Layout, Split, arranged
 from bayplan.planning.memory import Fit, Term
 from bayplan.planning.numbers import InvalidInput
 
@@ -34,14 +35,14 @@ def fit(required: int | Fraction, usable: int | None = 10) -> Fit:
 def test_pods_are_equal_and_tensor_groups_stay_inside_a_node(
     tensor: int, pipeline: int, gpus_of_node: int, gpus_per_node: int, nodes: int
 ) -> None:
-    assert arranged(tensor, pipeline, gpus_of_node=gpus_of_node) == Layout(
+    assert arranged(Split(tensor, pipeline), gpus_of_node=gpus_of_node) == Layout(
         tensor=tensor, pipeline=pipeline, gpus_per_node=gpus_per_node, nodes=nodes
     )
 
 
 def test_a_tensor_group_wider_than_a_node_has_no_arrangement() -> None:
-    assert arranged(8, 1, gpus_of_node=8) is not None
-    assert arranged(9, 1, gpus_of_node=8) is None
+    assert arranged(Split(8), gpus_of_node=8) is not None
+    assert arranged(Split(9), gpus_of_node=8) is None
 
 
 def test_a_layout_holds_exactly_its_gpus() -> None:
@@ -51,6 +52,35 @@ def test_a_layout_holds_exactly_its_gpus() -> None:
         Layout(tensor=0, pipeline=1, gpus_per_node=1, nodes=1)
     with pytest.raises(InvalidInput):
         Split(tensor=1, pipeline=0)
+
+
+@pytest.mark.parametrize(
+    ("split", "gpus_of_node", "gpus_per_node", "nodes"),
+    [
+        (Split(1, data=8, expert=True), 8, 8, 1),
+        (Split(1, data=16, expert=True), 8, 8, 2),
+        (Split(2, data=4), 4, 4, 2),
+        (Split(2, 2, 2), 8, 8, 1),
+        (Split(2, 2, 2), 4, 4, 2),
+    ],
+)
+def test_a_data_rank_stays_whole_on_one_node(split: Split, gpus_of_node: int, gpus_per_node: int, nodes: int) -> None:
+    found = arranged(split, gpus_of_node=gpus_of_node)
+
+    assert found is not None
+    assert (found.gpus_per_node, found.nodes) == (gpus_per_node, nodes)
+    assert found.sizes == split.sizes
+
+
+def test_a_data_rank_wider_than_a_node_has_no_arrangement() -> None:
+    assert arranged(Split(4, 2, 2), gpus_of_node=4) is None
+
+
+def test_a_split_names_only_the_sizes_that_it_has() -> None:
+    assert str(Split(4)) == "tensor=4 pipeline=1"
+    text = "tensor=8 pipeline=1 data=2 expert=true decodeContext=4"
+    assert str(Split(8, data=2, expert=True, decode_context=4)) == text
+    assert str(arranged(Split(8, 2), gpus_of_node=8)) == "tensor=8 pipeline=2"
 
 
 def test_the_first_candidate_that_fits_is_chosen_and_the_next_one_is_runner_up() -> None:
@@ -98,7 +128,7 @@ def test_candidates_beyond_the_runner_up_are_not_weighed() -> None:
 def test_an_arrangement_keeps_every_tensor_group_whole_on_the_fewest_equal_nodes(
     tensor: int, pipeline: int, gpus_of_node: int
 ) -> None:
-    found = arranged(tensor, pipeline, gpus_of_node=gpus_of_node)
+    found = arranged(Split(tensor, pipeline), gpus_of_node=gpus_of_node)
 
     possible = [
         nodes

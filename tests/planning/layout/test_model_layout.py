@@ -8,28 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api.conditions import Reason
-from bayplan.api.inferencemodel import Architecture, InferenceModelSpec
-from bayplan.api.inferencemodel_status import Provenance
+from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.provenance import Provenance
 from bayplan.planning.inventory import Inventory, Sharing
-from bayplan.planning.layout import Split
-from bayplan.planning.modellayout import (
-    GpuPool,
-    gpu_pools,
-    parallelism_status,
-    plan_layout,
-    valid_widths,
-    width_problem,
-)
-from bayplan.planning.modelmemory import memory_for_layout
+from bayplan.planning.layout.decision import parallelism_status, plan_layout
+from bayplan.planning.layout.pools import GpuPool, gpu_pools
+from bayplan.planning.layout.records import RecordedLayout
+from bayplan.planning.layout.rules import RuleFacts, broken_rule, valid_widths
+from bayplan.planning.layout.split import Split
 from tests.planning.fleets import H100, H100_MIB, L4, L4_MIB, LLAMA_70B, node, spec
+from tests.planning.layout.memories import memory_of
 
 
 def pool(gpus: int = 8, nodes: int = 4, memory_mib: int | None = H100_MIB, **more: Any) -> GpuPool:
     return GpuPool(gpu_product=H100, node_sizes=(gpus,) * nodes, gpu_memory_mib=memory_mib, **more)
-
-
-def architecture(heads: int, kv_heads: int) -> Architecture:
-    return spec(architecture={"attentionHeads": heads, "kvHeads": kv_heads}).model.architecture
 
 
 @pytest.mark.parametrize(
@@ -58,11 +50,12 @@ def architecture(heads: int, kv_heads: int) -> Architecture:
     ],
 )
 def test_tensor_widths_follow_the_engines_rules(heads: int, kv_heads: int, tensor: int, accepted: bool) -> None:
-    problem = width_problem(architecture(heads, kv_heads), tensor)
+    facts = RuleFacts(layers=32, heads=heads, kv_heads=(kv_heads,))
+    broken = broken_rule(facts, Split(tensor))
 
-    assert (problem == "") == accepted
-    assert accepted or f"tensor={tensor}" in problem
-    assert (tensor in valid_widths(architecture(heads, kv_heads), up_to=64)) == accepted
+    assert (broken is None) == accepted
+    assert broken is None or broken.message.startswith(f"tensor={tensor} ")
+    assert (tensor in valid_widths(facts, up_to=64)) == accepted
 
 
 def test_one_gpu_is_preferred_and_the_next_width_is_runner_up() -> None:
@@ -89,14 +82,15 @@ def test_pipeline_stages_come_only_when_no_width_inside_a_node_fits() -> None:
     assert decision.layout is not None
     assert (decision.layout.tensor, decision.layout.pipeline) == (4, 3)
     assert (decision.layout.gpus_per_node, decision.layout.nodes) == (4, 3)
-    assert decision.why.startswith("no tensor width inside one node fits; ")
+    assert decision.why.startswith("the fewest GPUs that fit; ")
+    assert "over network, outside the fast domain" in decision.why
 
 
 def test_the_memory_of_a_layout_is_the_fits_memory_for_that_layout() -> None:
     asked = spec(architecture=LLAMA_70B, concurrency=8)
     decision = plan_layout(asked, pool())
 
-    assert decision.memory == memory_for_layout(asked, gpu_memory_gib=Fraction(H100_MIB, 1024), tensor=4, pipeline=1)
+    assert decision.memory == memory_of(asked, gpu_memory_gib=Fraction(H100_MIB, 1024), tensor=4)
 
 
 def test_a_width_need_not_divide_a_node_that_lost_a_gpu() -> None:
@@ -121,14 +115,14 @@ class TestDeclared:
         assert decision.layout is not None
         assert (decision.layout.tensor, decision.layout.pipeline) == (2, 2)
         assert decision.provenance is Provenance.DERIVED
-        assert decision.why.startswith("the shortest pipeline that fits with the declared tensor=2")
+        assert decision.why.startswith("the fewest GPUs that fit with the declared tensor=2")
 
     def test_a_declared_pipeline_alone_gets_the_smallest_width_that_fits(self) -> None:
         decision = plan_layout(spec(architecture=LLAMA_70B, concurrency=16, parallelism={"pipeline": 2}), pool())
 
         assert decision.layout is not None
         assert (decision.layout.tensor, decision.layout.pipeline) == (2, 2)
-        assert decision.why.startswith("the smallest tensor width that fits with the declared pipeline=2")
+        assert decision.why.startswith("the fewest GPUs that fit with the declared pipeline=2")
 
     @pytest.mark.parametrize(
         ("parallelism", "message"),
@@ -174,9 +168,9 @@ class TestDeclared:
         assert decision.reason is Reason.INSUFFICIENT_MEMORY
         assert decision.layout is None
         assert decision.message == (
-            f"{H100} with tensor=2 pipeline=1: needs 89.9 GiB of 71.7 GiB per GPU (weights 65.7, KV cache 20.0 for "
+            f"{H100} with tensor=2 pipeline=1: needs 89.9 GiB of 71.7 GiB per GPU (weights 65.7, KV 20.0 for "
             "16 × 8192 tokens, overhead 4.2 estimated): short by 18.2 GiB; fits with tensor=4, or concurrency ≤ 1, or "
-            "engine.maxModelLen ≤ 732"
+            "maxModelLen ≤ 732"
         )
 
 
@@ -218,7 +212,7 @@ class TestRefused:
 
 class TestRecorded:
     def test_a_recorded_layout_is_kept_although_a_smaller_one_fits_now(self) -> None:
-        decision = plan_layout(spec(), pool(), recorded=Split(tensor=2, pipeline=1))
+        decision = plan_layout(spec(), pool(), recorded=RecordedLayout(Split(2)))
 
         assert decision.layout is not None
         assert decision.layout.tensor == 2
@@ -226,13 +220,13 @@ class TestRecorded:
 
     @pytest.mark.parametrize("recorded", [Split(tensor=3, pipeline=1), Split(tensor=8, pipeline=1)])
     def test_a_recorded_layout_that_became_impossible_is_replaced(self, recorded: Split) -> None:
-        decision = plan_layout(spec(), pool(gpus=4), recorded=recorded)
+        decision = plan_layout(spec(), pool(gpus=4), recorded=RecordedLayout(recorded))
 
         assert decision.layout is not None
         assert decision.layout.tensor == 1
 
     def test_a_recorded_layout_that_no_longer_fits_is_replaced(self) -> None:
-        decision = plan_layout(spec(architecture=LLAMA_70B), pool(), recorded=Split(tensor=1, pipeline=1))
+        decision = plan_layout(spec(architecture=LLAMA_70B), pool(), recorded=RecordedLayout(Split(1)))
 
         assert decision.layout is not None
         assert decision.layout.tensor == 2

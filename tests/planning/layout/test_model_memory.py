@@ -5,16 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.api.inferencemodel_status import Provenance
-from bayplan.planning.modelmemory import kv_shards, memory_for_layout, memory_status, need_text, verdict_text
+from bayplan.api.provenance import Provenance
+from bayplan.planning.layout.memorytext import kv_shards, memory_status, need_text, verdict_text
 from bayplan.planning.numbers import GIB
 from bayplan.planning.words import size_text
 from tests.planning.fleets import LLAMA_70B, spec
+from tests.planning.layout.memories import memory_of
 
 
 def test_every_term_of_a_known_model_is_computed_from_its_numbers() -> None:
     asked = spec(architecture=LLAMA_70B, concurrency=64, engine={"memoryOverheadGib": 4.5})
-    decision = memory_for_layout(asked, gpu_memory_gib=Fraction(81559, 1024), tensor=2, pipeline=1)
+    decision = memory_of(asked, gpu_memory_gib=Fraction(81559, 1024), tensor=2, pipeline=1)
     weights, kv, overhead = decision.terms
 
     assert weights.gib_per_gpu == Fraction(70_553_706_496 * 2, 2 * GIB)
@@ -29,7 +30,7 @@ def test_every_term_of_a_known_model_is_computed_from_its_numbers() -> None:
 
 
 def test_an_undeclared_overhead_is_an_estimate_and_says_so() -> None:
-    decision = memory_for_layout(spec(), gpu_memory_gib=Fraction(100), tensor=1, pipeline=1)
+    decision = memory_of(spec(), gpu_memory_gib=Fraction(100), tensor=1, pipeline=1)
     overhead = decision.terms[-1]
 
     assert overhead.gib_per_gpu == 5
@@ -43,7 +44,7 @@ def test_an_undeclared_overhead_is_an_estimate_and_says_so() -> None:
 )
 def test_kv_precision_follows_its_own_setting(dtype: str, weight_bits: int, element_bytes: int) -> None:
     asked = spec(engine={"kvCacheDtype": dtype}, architecture={"weightBits": weight_bits})
-    decision = memory_for_layout(asked, gpu_memory_gib=Fraction(80), tensor=1, pipeline=1)
+    decision = memory_of(asked, gpu_memory_gib=Fraction(80), tensor=1, pipeline=1)
 
     assert decision.request.shape.kv_bytes_per_token == 2 * 32 * 8 * 128 * element_bytes
 
@@ -63,17 +64,17 @@ def test_a_wider_tensor_group_never_holds_more_kv_per_gpu(kv_heads: int, tensor:
 
 def test_words_carry_the_numbers_that_decided() -> None:
     asked = spec(architecture=LLAMA_70B, concurrency=64, engine={"memoryOverheadGib": 4.5})
-    decision = memory_for_layout(asked, gpu_memory_gib=Fraction(81559, 1024), tensor=2, pipeline=1)
+    decision = memory_of(asked, gpu_memory_gib=Fraction(81559, 1024), tensor=2, pipeline=1)
 
     assert need_text(decision) == (
-        "needs 150.2 GiB of 71.7 GiB per GPU (weights 65.7, KV cache 80.0 for 64 × 8192 tokens, overhead 4.5)"
+        "needs 150.2 GiB of 71.7 GiB per GPU (weights 65.7, KV 80.0 for 64 × 8192 tokens, overhead 4.5)"
     )
     assert verdict_text(decision) == "short by 78.5 GiB"
 
 
 def test_words_for_one_request_to_spare() -> None:
     asked = spec(engine={"memoryOverheadGib": 0, "gpuMemoryUtilization": 1})
-    decision = memory_for_layout(asked, gpu_memory_gib=Fraction(16), tensor=1, pipeline=1)
+    decision = memory_of(asked, gpu_memory_gib=Fraction(16), tensor=1, pipeline=1)
 
     assert verdict_text(decision) == "43.5 MiB to spare, room for 1 request of full length"
 
@@ -97,7 +98,7 @@ def test_a_small_size_never_reads_as_nothing(gib: Fraction, text: str) -> None:
 
 def test_status_rounds_for_show_only() -> None:
     asked = spec(engine={"memoryOverheadGib": 1})
-    status = memory_status("NVIDIA-L4", memory_for_layout(asked, gpu_memory_gib=Fraction(24), tensor=1, pipeline=1))
+    status = memory_status("NVIDIA-L4", memory_of(asked, gpu_memory_gib=Fraction(24), tensor=1, pipeline=1))
 
     assert status.fits
     assert status.required_gib == Decimal("16.96")
@@ -108,7 +109,7 @@ def test_status_rounds_for_show_only() -> None:
 
 
 def test_status_of_unknown_memory_states_the_need_alone() -> None:
-    status = memory_status("", memory_for_layout(spec(), gpu_memory_gib=None, tensor=1, pipeline=1))
+    status = memory_status("", memory_of(spec(), gpu_memory_gib=None, tensor=1, pipeline=1))
 
     assert status.fits is None
     assert status.usable_gib is None
