@@ -1,0 +1,384 @@
+"""`bayplan fit`: verdicts and exit codes, what it prints, and what it does with bad input."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from bayplan.api.inferencemodel import Architecture
+from bayplan.cli.main import app
+from tests.api.specs import MINIMAL_SPEC, model
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 512,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+    "torch_dtype": "bfloat16",
+}
+LLAMA = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--engine-version", "0.32.0", "--max-model-len", "8192")
+"""Fits on one H100 many times over."""
+
+
+def fit(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["fit", *map(str, arguments)], env={"COLUMNS": "160", "NO_COLOR": "1"})
+
+
+def answered(*arguments: object) -> Any:
+    result = fit(*arguments, "--json")
+    assert result.exit_code in (0, 1), result.stderr
+    return json.loads(result.stdout)
+
+
+def write(path: Path, content: object) -> Path:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_a_model_that_fits_exits_with_0_and_shows_its_terms() -> None:
+    result = fit(*LLAMA, "--gpu", "H100", "--concurrency", 16)
+
+    assert result.exit_code == 0
+    for text in ("fits: 16 requests of 8192 tokens", "weights", "14.96 GiB", "sampler peak", "non-torch", "KV cache"):
+        assert text in result.stdout
+    assert "79.19 GiB that the driver shows" in result.stdout or "that the driver shows (measured)" in result.stdout
+    assert "█" in result.stdout
+
+
+def test_a_model_that_does_not_fit_exits_with_1_and_says_what_would() -> None:
+    refused = ("--model", "Llama-3.3-70B-Instruct", "--gpu", "H100", "--tensor-parallel", 1, "--max-model-len", 8192)
+    result, found = fit(*refused), answered(*refused)
+
+    assert result.exit_code == 1
+    assert "does not fit" in result.stdout
+    assert "--tensor-parallel-size 2" in result.stdout
+    assert found["fits"] is False
+    assert found["headroomGib"] < 0
+    assert found["alternatives"]["tensor"] == 2
+
+
+def test_the_layout_is_derived_and_the_runner_up_is_named() -> None:
+    found = answered("--model", "Llama-3.3-70B-Instruct", "--gpu", "H100", "--max-model-len", 8192)
+
+    assert found["fits"] is True
+    assert found["layout"]["gpus"] == 2
+    assert found["runnerUp"]["lost"]
+    assert [exchange["insideFastDomain"] for exchange in found["exchanges"]] == [True]
+
+
+def test_a_size_that_breaks_a_rule_of_the_engine_does_not_start() -> None:
+    result = fit(*LLAMA, "--gpu", "H100", "-tp", 3)
+
+    assert result.exit_code == 1
+    assert "tensor=3 does not divide the 32 attention heads; the next valid size is tensor=4" in result.stdout
+
+
+def test_a_format_that_the_gpu_cannot_run_names_those_that_can() -> None:
+    found = answered(*LLAMA, "--gpu", "V100", "--quantization", "fp8")
+
+    assert found["fits"] is False
+    assert "cannot run fp8" in found["problem"]
+    assert "H100" in found["problem"]
+
+
+def marginal() -> tuple[object, ...]:
+    """A load whose headroom is within 3 % of the budget."""
+    asked = (*LLAMA, "--gpu", "H100", "--tensor-parallel-size", 1)
+    most = answered(*asked, "--concurrency", 1)["maxConcurrency"]
+    return (*asked, "--concurrency", most)
+
+
+def test_strict_turns_a_marginal_fit_into_1() -> None:
+    asked = marginal()
+    found = answered(*asked)
+
+    assert (found["fits"], found["marginal"]) == (True, True)
+    assert found["decidingFlag"].startswith("--")
+    assert fit(*asked).exit_code == 0
+    assert fit(*asked, "--strict").exit_code == 1
+    assert fit(*LLAMA, "--gpu", "H100", "--strict").exit_code == 0
+
+
+def test_one_request_more_than_the_most_does_not_fit() -> None:
+    *asked, most = marginal()
+
+    assert fit(*asked, most).exit_code == 0
+    assert fit(*asked, int(str(most)) + 1).exit_code == 1
+
+
+def test_json_has_every_term_with_its_provenance_and_inputs() -> None:
+    found = answered(*LLAMA, "--gpu", "H100")
+    terms = {term["name"]: term for term in found["terms"]}
+
+    assert {"weights", "sampler peak", "non-torch", "CUDA graphs", "KV cache"} == set(terms)
+    assert terms["weights"]["provenance"] == "estimated"
+    assert terms["KV cache"]["provenance"] == "derived"
+    assert terms["KV cache"]["inputs"]["tokens"] == "8192"
+    assert sum(term["gib"] for term in found["terms"]) == pytest.approx(found["requiredGib"], abs=0.001)
+    assert found["kv"]["printedTokens"] > 100_000
+    assert found["rulesSince"] == "0.32.0"
+
+
+def test_flags_move_the_answer_as_they_move_the_engine() -> None:
+    plain = answered(*LLAMA, "--gpu", "H100")
+    fp8 = answered(*LLAMA, "--gpu", "H100", "--kv-cache-dtype", "fp8")
+    stated = answered(*LLAMA, "--gpu", "H100", "--kv-cache-memory-bytes", 2**31, "--block-size", 32)
+    fewer = answered(*LLAMA, "--gpu", "H100", "--max-num-seqs", 64, "--max-num-batched-tokens", 2048)
+    lora = answered(*LLAMA, "--gpu", "H100", "--max-loras", 8, "--max-lora-rank", 64)
+
+    assert fp8["kvTokens"] > 1.9 * plain["kvTokens"]
+    assert stated["kv"]["blocks"] == 2**31 // (32 * 2 * 32 * 8 * 128 * 2)
+    assert fewer["kvTokens"] > plain["kvTokens"] > lora["kvTokens"]
+
+
+def test_what_if_shows_the_boundary_in_each_direction() -> None:
+    result = fit(*LLAMA, "--gpu", "RTX 4090", "--what-if")
+    found = answered(*LLAMA, "--gpu", "RTX 4090", "--what-if")["whatIf"]
+
+    assert "how far each setting can go alone" in result.stdout
+    limits = {one["setting"]: one for one in found}
+    assert set(limits) == {
+        *("concurrency", "--max-model-len", "--max-num-seqs", "--max-num-batched-tokens"),
+        *("--tensor-parallel-size", "--gpu-memory-utilization"),
+    }
+    assert int(limits["--max-model-len"]["limit"]) > 8192
+    assert limits["--gpu-memory-utilization"]["side"] == "at least"
+
+
+def test_compare_gpus_lists_every_known_gpu_with_its_verdict() -> None:
+    found = answered(*LLAMA, "--compare-gpus")
+    by_name = {one["gpu"]: one for one in found}
+
+    assert len(by_name) > 30
+    assert by_name["T4"]["fits"]
+    assert by_name["T4"]["layout"]["gpus"] > by_name["H200"]["layout"]["gpus"] == 1
+    assert by_name["H200"]["maxConcurrency"] > by_name["L4"]["maxConcurrency"]
+    table = fit(*LLAMA, "--compare-gpus")
+    assert table.exit_code == 0
+    assert "CONCURRENCY" in table.stdout
+
+
+def test_no_gpu_of_the_comparison_fits_is_1() -> None:
+    asked = ("--model", "DeepSeek-V3", "--max-model-len", 131072, "--compare-gpus", "--gpus-per-node", 1)
+    assert fit(*asked).exit_code == 1
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def header(tensors: dict[str, list[int]]) -> tuple[bytes, int]:
+    """A safetensors header of bf16 tensors, and the bytes of its data."""
+    entries, end = {}, 0
+    for name, shape in tensors.items():
+        size = 2
+        for side in shape:
+            size *= side
+        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text)) + text, end
+
+
+def tensors() -> dict[str, list[int]]:
+    found = {"model.embed_tokens.weight": [1024, 256], "lm_head.weight": [1024, 256], "model.norm.weight": [256]}
+    for layer in range(2):
+        found |= {
+            f"model.layers.{layer}.self_attn.q_proj.weight": [256, 256],
+            f"model.layers.{layer}.mlp.up_proj.weight": [512, 256],
+        }
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder with a config and one file of tensors, whose data is a hole in the file."""
+    write(tmp_path / "config.json", CONFIG)
+    head, size = header(tensors())
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.write(head)
+        file.truncate(len(head) + size)
+    return tmp_path
+
+
+def test_a_folder_gives_header_sums(folder: Path) -> None:
+    found = answered("--model", folder, "--gpu", "L4")
+    weights = found["terms"][0]
+
+    assert (weights["name"], weights["provenance"]) == ("weights", "header sum")
+    assert weights["inputs"]["header bytes"] == str(header(tensors())[1])
+
+
+def test_write_emits_a_block_that_the_api_reads_back(folder: Path) -> None:
+    result = fit("--model", folder, "--write")
+    block = yaml.safe_load(result.stdout)["spec"]["model"]["architecture"]
+
+    assert result.exit_code == 0
+    read = Architecture.model_validate(block, by_alias=True, by_name=False)
+    assert read.weight_bytes is not None
+    assert len(read.weight_bytes.layers) == 2
+    assert json.loads(read.config or "")["hidden_size"] == 256
+
+
+def test_write_of_a_catalogue_name_is_the_name() -> None:
+    block = yaml.safe_load(fit("--model", "RedHatAI/Qwen3-14B-FP8-dynamic", "--write").stdout)
+
+    assert block == {"spec": {"model": {"architecture": {"name": "Qwen/Qwen3-14B", "weightFormat": "fp8"}}}}
+
+
+def manifest(tmp_path: Path, **changes: Any) -> Path:
+    return write(tmp_path / "model.yaml", yaml.safe_dump(model({**MINIMAL_SPEC, **changes}, "llama")))
+
+
+def test_a_manifest_is_asked_for_each_of_its_products(tmp_path: Path) -> None:
+    path = manifest(tmp_path, placement={"gpuProducts": ["NVIDIA-L4", "NVIDIA-H100-80GB-HBM3"]}, concurrency=8)
+    found = answered("-f", path)
+
+    assert [one["gpu"] for one in found] == ["L4", "H100-80GB-HBM3"]
+    assert [one["fits"] for one in found] == [True, True]
+    assert "five numbers" in found[0]["model"]
+
+
+def test_a_written_block_in_a_manifest_gives_the_same_plan(tmp_path: Path, folder: Path) -> None:
+    block = yaml.safe_load(fit("--model", folder, "--write").stdout)["spec"]["model"]["architecture"]
+    asked = {**MINIMAL_SPEC["model"], "architecture": block}
+    path = manifest(tmp_path, model=asked, engine={**MINIMAL_SPEC["engine"], "gpuMemoryUtilization": 0.92})
+
+    by_manifest = answered("-f", path, "--gpu", "L4")
+    by_flags = answered("--model", folder, "--gpu", "L4", "--max-model-len", 8192, "--engine-version", "0.32.0")
+
+    assert by_manifest["terms"] == by_flags["terms"]
+    assert by_manifest["kv"] == by_flags["kv"]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "--config FILE, --model NAME"),
+        (("--model", "Llama-3.1-8B"), "state --gpu NAME"),
+        (("--model", "never-heard-of", "--gpu", "H100"), "not in the catalogue"),
+        (("--model", "Llama-3.1-8B", "--gpu", "Abacus"), "use one of"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--max-model-len", -1), "max_model_len"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--gpu-memory-utilization", "nan"), "finite"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--gpu-memory-utilization", "1.01"), "at most 1"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--gpu-memory-utilization", "much"), "must be a number"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--concurrency", 0), "concurrency"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "-tp", 0), "tensor-parallel-size"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--kv-cache-dtype", "int3"), "kv_cache_dtype"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--quantization", "int3"), "quantization"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--engine-version", "new"), "engine_version"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--gpu-memory-gib", "0"), "above 0"),
+        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--block-size", "x"), "block-size"),
+        (("--filename", "/nonexistent/model.yaml"), "cannot be read"),
+        (("--config", "/nonexistent/config.json", "--gpu", "H100"), "cannot be read"),
+        (("--model", "Llama-3.1-8B", "--weights", "/nonexistent", "--gpu", "H100"), "no .safetensors file"),
+    ],
+)
+def test_a_question_that_is_invalid_exits_with_2_and_names_the_field(arguments: tuple[object, ...], says: str) -> None:
+    result = fit(*arguments)
+
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"architectures": ["NewForCausalLM"]}, "NewForCausalLM is not a known class"),
+        ({"num_attention_heads": 0}, "num_attention_heads"),
+        ({"head_dim": 0}, "head_dim"),
+        ({"hidden_size": -5}, "hidden_size"),
+        ({"vocab_size": 1.5}, "vocab_size"),
+        ({"num_hidden_layers": None}, "num_hidden_layers"),
+    ],
+)
+def test_a_config_that_no_plan_can_be_made_of_is_named(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    result = fit("--config", write(tmp_path / "config.json", {**CONFIG, **change}), "--gpu", "H100")
+
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"architectures": NaN', "[" * 100_000])
+def test_a_config_that_is_no_json_is_named(tmp_path: Path, text: str) -> None:
+    result = fit("--config", write(tmp_path / "config.json", text), "--gpu", "H100")
+
+    assert result.exit_code == 2
+    assert "config.json" in result.stderr
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2 * 10**9)
+
+
+def _truncated(path: Path) -> None:
+    path.write_bytes(b"\x10\x00")
+
+
+def _short(path: Path) -> None:
+    path.write_bytes(header(tensors())[0])
+
+
+def _boundless(path: Path) -> None:
+    path.write_bytes(struct.pack("<Q", 10**18) + b"{}")
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "says"),
+    [
+        ("config.json", _huge, "longer than"),
+        ("model.safetensors", _truncated, "truncated"),
+        ("model.safetensors", _short, "holds 0 bytes of data"),
+        ("model.safetensors", _boundless, "states a header of 1000000000000000000 bytes"),
+    ],
+)
+def test_a_spoiled_file_is_refused_before_it_is_read(
+    folder: Path, name: str, spoil: Callable[[Path], None], says: str
+) -> None:
+    spoil(folder / name)
+    result = fit("--model", folder, "--gpu", "H100")
+
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+def test_weights_of_another_model_are_a_contradiction(folder: Path) -> None:
+    result = fit("--model", "Llama-3.1-8B", "--weights", folder, "--gpu", "H100")
+
+    assert result.exit_code == 2
+    assert "contradict" in result.stderr or "in the files" in result.stderr
+
+
+def test_a_wrong_manifest_names_its_fields(tmp_path: Path) -> None:
+    result = fit("-f", manifest(tmp_path, concurrency=0), "--gpu", "H100")
+
+    assert result.exit_code == 2
+    assert "spec.concurrency" in result.stderr
+
+
+def test_a_manifest_of_an_unknown_model_says_what_it_needs(tmp_path: Path) -> None:
+    unknown = {name: value for name, value in MINIMAL_SPEC["model"].items() if name != "architecture"}
+    result = fit("-f", manifest(tmp_path, model=unknown), "--gpu", "H100")
+
+    assert result.exit_code == 2
+    assert "UnknownArchitecture" in result.stderr
+
+
+def test_a_manifest_excludes_the_flags_that_it_states(tmp_path: Path) -> None:
+    result = fit("-f", manifest(tmp_path), "--gpu", "H100", "-tp", 2)
+
+    assert result.exit_code == 2
+    assert "leave their flags out" in result.stderr
