@@ -75,6 +75,7 @@ FULL_SPEC: Json = {
     "replicas": 3,
     "warmup": {"prompt": "Say yes.", "maxTokens": 4, "loadDeadlineSeconds": 600, "deadlineSeconds": 60},
     "drain": {"deadlineSeconds": 30},
+    "update": "Rollout",
     "template": {
         "resources": {
             "requests": {"cpu": 4, "memory": "16Gi"},
@@ -101,6 +102,7 @@ FULL_SPEC: Json = {
         "priorityClassName": "serving",
         "runtimeClassName": "nvidia",
     },
+    "capacityPlanRef": {"name": "peak"},
     "suspend": True,
 }
 
@@ -132,25 +134,25 @@ FULL_STATUS: Json = {
             "gpuProduct": "NVIDIA-L4",
             "tensor": 2,
             "pipeline": 2,
-            "gpusPerReplica": 4,
-            "nodesPerReplica": 2,
             "data": 2,
             "expert": True,
             "decodeContext": 2,
+            "gpusPerReplica": 4,
+            "nodesPerReplica": 2,
             "provenance": "Derived",
             "reason": "smallest that fits",
-        }
-    ],
             "runnerUp": "tensor=4 pipeline=1: takes 4 GPUs instead of 2",
             "exchanges": ["tensor all-reduce of 2 over PCIe: 1.2 ms per step"],
+        }
+    ],
     "memory": [
         {
             "gpuProduct": "NVIDIA-L4",
             "fits": True,
-            "requiredGib": 17.25,
-            "usableGib": 20.5,
             "marginal": False,
             "warnings": ["graph capture: 0.4 GiB are left outside the budget"],
+            "requiredGib": 17.25,
+            "usableGib": 20.5,
             "headroomGib": 3.25,
             "maxConcurrency": 21,
             "terms": [{"name": "weights", "gibPerGpu": 7.5, "provenance": "Declared", "detail": "8e9 x 16 bits / 2"}],
@@ -189,7 +191,14 @@ FULL_STATUS: Json = {
         "lastScaleTime": "2026-01-02T03:04:05Z",
         "lastRiseQueueReplicas": 1,
     },
-    "revisions": {"target": "0123456789", "serving": ["0123456789"]},
+    "capacity": {"plan": "peak", "floor": 3, "serviceTokensPerSecond": 812.5, "targetUtilization": 0.75},
+    "revisions": {
+        "target": "0123456789",
+        "serving": ["0123456789"],
+        "candidate": "abcdef0123",
+        "proven": ["0123456789"],
+        "rejected": [{"revision": "fedcba9876", "reason": "GateFailed", "message": "ttft: 90 of 100"}],
+    },
     "endpoint": "http://llama.team.svc:8000/v1",
     "conditions": [
         {

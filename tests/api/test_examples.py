@@ -9,20 +9,30 @@ import yaml
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.provenance import Provenance
+from bayplan.api.rollout import RolloutSpec
 from bayplan.api.structural import defaulted, structural_schema
-from bayplan.api.validation import check_name, parse_spec
+from bayplan.api.validation import check_name, parse_rollout_spec, parse_spec
 from bayplan.planning.layout.decision import plan_layout
 from bayplan.planning.layout.pools import GpuPool
 from e2e.localcluster import KubeApi
+from tests.api.rolloutspecs import COLLECTION as ROLLOUT_COLLECTION
 from tests.api.server import COLLECTION, refusal
-
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 
 def read(path: Path) -> dict[str, Any]:
     (manifest,) = yaml.safe_load_all(path.read_text())
     assert isinstance(manifest, dict)
     return manifest
+
+
+def of_kind(kind: str) -> list[Path]:
+    return [
+        path for path in sorted((Path(__file__).parents[2] / "examples").glob("*.yaml")) if read(path)["kind"] == kind
+    ]
+
+
+EXAMPLES = of_kind("InferenceModel")
+ROLLOUTS = of_kind("Rollout")
 
 
 def test_there_is_an_example_for_each_shape_of_a_replica() -> None:
@@ -70,6 +80,19 @@ def repeated(schema: dict[str, Any], value: Any, path: str) -> list[str]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 async def test_example_is_accepted_by_the_api_server(api: KubeApi, path: Path) -> None:
     assert await refusal(api, "POST", COLLECTION.format("default"), read(path)) is None
+
+
+def test_there_is_an_example_of_a_rollout_for_a_model_of_the_examples() -> None:
+    (manifest,) = map(read, ROLLOUTS)
+    spec = parse_rollout_spec(manifest["spec"])
+    assert isinstance(spec, RolloutSpec)
+    assert spec.model_ref.name in {read(path)["metadata"]["name"] for path in EXAMPLES}
+    assert not repeated(structural_schema(RolloutSpec, with_defaults=True), manifest["spec"], "spec")
+
+
+@pytest.mark.parametrize("path", ROLLOUTS, ids=lambda path: path.stem)
+async def test_a_rollout_of_the_examples_is_accepted_by_the_api_server(api: KubeApi, path: Path) -> None:
+    assert await refusal(api, "POST", ROLLOUT_COLLECTION.format("default"), read(path)) is None
 
 
 L40S = GpuPool("NVIDIA-L40S", (4, 4), 46068, Provenance.MEASURED)

@@ -4,11 +4,16 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from fractions import Fraction
 
 from bayplan.planning.demand import DoorReading, EngineReading
-from bayplan.planning.measurements import Measured
+from bayplan.planning.gates.counts import Arm, Row, SourceCounts
+from bayplan.planning.measurements import Measured, Unknown
+from bayplan.planning.servicemetrics import Histogram
+from bayplan.reconcile.rollout.stored import seconds_of
 from bayplan.telemetry.engine import EngineError, EngineLoad, EngineNotListeningError
+from bayplan.telemetry.rolloutcounts import CountedModel, ModelCounts
 from bayplan.telemetry.sources import EngineAnswer, EngineSource, GatewayAnswer, GatewaySource, Trouble
 
 
@@ -127,3 +132,89 @@ class FakeMetrics:
         demand = self._count(source.uid, numbers.rate)
         reading = DoorReading(Fraction(self._clock()), source.uid, demand, Fraction(0), numbers.queued)
         return GatewayAnswer(dict.fromkeys(self.models, reading), dict(numbers.reserved))
+
+
+TTFT_EDGES = (Fraction(1, 2), Fraction(1), Fraction(2))
+TPOT_EDGES = (Fraction(5, 100), Fraction(1, 10))
+
+
+@dataclass(slots=True)
+class PodCounts:
+    """What a gateway has counted of one pod, arm and class."""
+
+    requests: int = 0
+    errors: int = 0
+    slow_ttft: int = 0
+    slow_tpot: int = 0
+    seconds: Fraction = Fraction(0)
+
+
+class FakeCounts:
+    """`CountsPort` over counts by gateway; what is `silent` does not answer, and `runs` says in which incarnation."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self.rows: defaultdict[str, defaultdict[tuple[str, Arm], PodCounts]] = defaultdict(
+            lambda: defaultdict(PodCounts)
+        )
+        self.running: dict[str, int] = {}
+        """Requests under way by pod uid."""
+        self.silent: set[str] = set()
+        self.runs: defaultdict[str, int] = defaultdict(int)
+        self.reads = 0
+        self._now = now
+
+    async def read(self, sources: Sequence[GatewaySource], model: CountedModel) -> Mapping[str, ModelCounts | Unknown]:
+        self.reads += 1
+        at = seconds_of(self._now())
+        await asyncio.sleep(0)
+        return {source.uid: self._of(source.uid, at) for source in sources}
+
+    async def close(self) -> None:
+        pass
+
+    def _of(self, gateway: str, at: Fraction) -> ModelCounts | Unknown:
+        if gateway in self.silent:
+            return Unknown(f"gateway {gateway}: no answer")
+        rows = [self._row(pod, arm, counts) for (pod, arm), counts in self.rows[gateway].items()]
+        ended = {row.pod: row.requests - row.errors for row in rows if row.arm is not Arm.SHADOW}
+        source = SourceCounts(at, f"{gateway} {self.runs[gateway]}", tuple(rows))
+        return ModelCounts(source, dict(self.running), ended, TTFT_EDGES, TPOT_EDGES)
+
+    @staticmethod
+    def _row(pod: str, arm: Arm, counts: PodCounts) -> Row:
+        total = counts.requests - counts.errors
+        ttft = (0, total - counts.slow_ttft, total)
+        tpot = (total - counts.slow_tpot, total)
+        return Row(
+            pod=pod,
+            arm=arm,
+            workload_class="default",
+            requests=counts.requests,
+            errors=counts.errors,
+            output_tokens=10 * total,
+            loaded_seconds=counts.seconds,
+            ttft=Histogram(TTFT_EDGES, ttft, total),
+            tpot=Histogram(TPOT_EDGES, tpot, total),
+        )
+
+
+class FakePrompts:
+    """`PromptPort`: every engine answers "yes", or, once `right` is a set, those at an address in it."""
+
+    def __init__(self) -> None:
+        self.right: set[str] | None = None
+        self.asked: list[str] = []
+
+    async def answer(
+        self,
+        address: str,
+        *,
+        model: str,
+        text: str,
+        messages: Sequence[Mapping[str, str]],
+        max_tokens: int,
+        timeout_seconds: float,
+    ) -> str:
+        await asyncio.sleep(0)
+        self.asked.append(address)
+        return "yes" if self.right is None or address in self.right else "no"

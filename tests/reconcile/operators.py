@@ -11,6 +11,7 @@ from bayplan.cluster.controller import Result
 from bayplan.cluster.errors import ApiError
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import (
+    CAPACITY_PLANS,
     CONTROLLER_REVISIONS,
     INFERENCE_MODELS,
     LEASES,
@@ -18,22 +19,31 @@ from bayplan.cluster.resources import (
     PDBS,
     PODS,
     RESOURCE_QUOTAS,
+    ROLLOUTS,
     SERVICES,
     Key,
     Resource,
 )
+from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
+from bayplan.reconcile.capacityplan.view import PlanView, plan_store, view_plan
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
 from bayplan.reconcile.fleet import Fleet, FleetLimits, node_store, pod_store, view_node
 from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
 from bayplan.reconcile.inferencemodel import InferenceModelReconciler, ReconcileSettings
 from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.pods import view_pod
+from bayplan.reconcile.qualityruns import QualityRuns
 from bayplan.reconcile.quotas import view_quota
+from bayplan.reconcile.rollout.reconciler import RolloutReconciler
+from bayplan.reconcile.rollout.stored import seconds_of
+from bayplan.reconcile.rollout.view import RolloutView, rollout_store, view_rollout
 from bayplan.telemetry.engine import EnginePort
+from bayplan.telemetry.prompts import PromptPort
+from bayplan.telemetry.rolloutcounts import CountsPort
 from bayplan.telemetry.sources import MetricsPort
 from tests.fakes.api import FakeApi
 from tests.fakes.clock import FakeClock
-from tests.reconcile.engines import FakeMetrics
+from tests.reconcile.engines import FakeCounts, FakeMetrics, FakePrompts
 
 BASE = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 RETRY_SECONDS = 1.0
@@ -59,7 +69,7 @@ class Events:
     def __init__(self) -> None:
         self.emitted: list[EmittedEvent] = []
 
-    def emit(self, view: ModelView, *, reason: str, message: str, warning: bool) -> None:
+    def emit(self, view: ModelView | RolloutView, *, reason: str, message: str, warning: bool) -> None:
         self.emitted.append(EmittedEvent(view.key, reason, message, warning))
 
     def reasons(self) -> list[str]:
@@ -83,11 +93,15 @@ class Operator:
         port: Port | None = None,
         seed: int = 0,
         settings: ReconcileSettings | None = None,
+        counts: CountsPort | None = None,
+        prompts: PromptPort | None = None,
     ) -> None:
         port = port or api
         self.events = Events()
         self.errors: list[Exception] = []
         self.queued: dict[Key, None] = {}
+        self.queued_rollouts: dict[Key, None] = {}
+        self.queued_plans: dict[Key, None] = {}
         self.requeue_after: dict[Key, float | None] = {}
         self._api = api
         self._clock = clock
@@ -96,10 +110,14 @@ class Operator:
         quotas: Store[Any] = Store(RESOURCE_QUOTAS)
         services, budgets, revisions = (child_store(r) for r in (SERVICES, PDBS, CONTROLLER_REVISIONS))
         leases = gateway_store()
+        self.rollouts = rollout_store()
+        self.plans = plan_store()
         self._feeds: dict[Resource, tuple[Store[Any], Callable[[Any], Any]]] = {
             NODES: (self.nodes, view_node),
             RESOURCE_QUOTAS: (quotas, view_quota),
             INFERENCE_MODELS: (self.models, view_model),
+            ROLLOUTS: (self.rollouts, view_rollout),
+            CAPACITY_PLANS: (self.plans, view_plan),
             PODS: (self.pods, view_pod),
             SERVICES: (services, view_child),
             PDBS: (budgets, view_child),
@@ -116,15 +134,19 @@ class Operator:
             limits=FleetLimits(),
         )
         self.fleet = fleet
+        children = ChildWriter(port, services=services, budgets=budgets, revisions=revisions)
+        gateways = Gateways(leases, self.pods, home=HOME, clock=clock.time)
         self.reconciler = InferenceModelReconciler(
             port,
             models=self.models,
             fleet=fleet,
             quotas=quotas,
-            children=ChildWriter(port, services=services, budgets=budgets, revisions=revisions),
+            children=children,
+            rollouts=self.rollouts,
+            plans=self.plans,
             engine=engine,
             metrics=metrics or FakeMetrics(clock.time),
-            gateways=Gateways(leases, self.pods, home=HOME, clock=clock.time),
+            gateways=gateways,
             events=self.events,
             settings=settings or ReconcileSettings(),
             now=now,
@@ -133,6 +155,48 @@ class Operator:
             seed=seed,
         )
         self.reconciler.queue = self
+        self.promoter = RolloutReconciler(
+            port,
+            rollouts=self.rollouts,
+            models=self.models,
+            fleet=fleet,
+            quotas=quotas,
+            children=children,
+            gateways=gateways,
+            leases=leases,
+            counts=counts or FakeCounts(now),
+            engine=engine,
+            quality=QualityRuns(
+                prompts or FakePrompts(),
+                now_seconds=lambda: seconds_of(now()),
+                sleep=lambda seconds: sleep(clock, seconds),
+            ),
+            events=self.events,
+            settings=settings or ReconcileSettings(),
+            now=now,
+            sleep=lambda seconds: sleep(clock, seconds),
+        )
+        self.promoter_queue = RolloutQueue(self)
+        self.promoter.queue = self.promoter_queue
+
+        self.plan_events: list[tuple[str, str]] = []
+        self.planner = CapacityPlanReconciler(
+            port,
+            plans=self.plans,
+            models=self.models,
+            rollouts=self.rollouts,
+            fleet=fleet,
+            quotas=quotas,
+            topology=(settings or ReconcileSettings()).topology,
+            group_limits=(settings or ReconcileSettings()).group_limits,
+            events=self,
+            now=now,
+        )
+        self.planner.queue = PlanQueue(self, clock)
+
+    def emit(self, view: PlanView, *, reason: str, message: str, warning: bool) -> None:
+        """Take an event about a CapacityPlan."""
+        self.plan_events.append((reason, message))
 
     # --- the queue as the reconciler sees it -----------------------------------------------------------------------
 
@@ -157,6 +221,10 @@ class Operator:
             self._seen[resource] = self._api.version
         for model in self.models.values():
             self.enqueue(model.key)
+        for rollout in self.rollouts.values():
+            self.queued_rollouts[rollout.key] = None
+        for plan in self.plans.values():
+            self.queued_plans[plan.key] = None
 
     def deliver(self, resource: Resource | None = None, *, limit: int | None = None) -> int:
         """Feed up to `limit` waiting watch events, of one resource or of all; return how many there were."""
@@ -200,14 +268,69 @@ class Operator:
         elif result.requeue_after is not None:
             self.enqueue_after(key, result.requeue_after)
 
+    async def promote(self, key: Key) -> None:
+        """Reconcile one Rollout as the controller would."""
+        self.queued_rollouts.pop(key, None)
+        try:
+            result = await self.promoter.reconcile(key)
+        except ApiError as error:
+            self.errors.append(error)
+            result = Result(requeue_after=RETRY_SECONDS)
+        if result.requeue_after == 0:
+            self.queued_rollouts[key] = None
+        elif result.requeue_after is not None:
+            self._clock.call_later(result.requeue_after, lambda: self.promoter_queue.enqueue(key))
+
+    async def plan(self, key: Key) -> None:
+        """Reconcile one CapacityPlan as the controller would."""
+        self.queued_plans.pop(key, None)
+        result = await self.planner.reconcile(key)
+        if result.requeue_after is not None:
+            PlanQueue(self, self._clock).enqueue_after(key, result.requeue_after)
+
     async def step(self) -> bool:
         """Deliver what waits and reconcile what is queued, once; return whether there was anything."""
         delivered = self.deliver()
-        keys = list(self.queued)
+        keys, rollouts, plans = list(self.queued), list(self.queued_rollouts), list(self.queued_plans)
+        for key in plans:
+            await self.plan(key)
         for key in keys:
             await self.reconcile(key)
-        return bool(delivered or keys)
+        for key in rollouts:
+            await self.promote(key)
+        return bool(delivered or keys or rollouts or plans)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
 
     async def close(self) -> None:
         self._closed = True
+        await self.promoter.close()
         await self.reconciler.close()
+
+
+class RolloutQueue:
+    """The queue of Rollouts as their reconciler sees it."""
+
+    def __init__(self, operator: Operator) -> None:
+        self._operator = operator
+
+    def enqueue(self, key: Key) -> None:
+        if not self._operator.closed:
+            self._operator.queued_rollouts[key] = None
+
+
+class PlanQueue:
+    """The queue of CapacityPlans as their reconciler sees it."""
+
+    def __init__(self, operator: Operator, clock: FakeClock) -> None:
+        self._operator = operator
+        self._clock = clock
+
+    def enqueue(self, key: Key) -> None:
+        if not self._operator.closed:
+            self._operator.queued_plans[key] = None
+
+    def enqueue_after(self, key: Key, seconds: float) -> None:
+        self._clock.call_later(seconds, lambda: self.enqueue(key))

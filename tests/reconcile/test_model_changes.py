@@ -283,7 +283,12 @@ async def test_a_change_of_the_pod_template_replaces_groups_of_the_same_revision
     cluster.edit_spec(key, template={"sharedMemory": "4Gi"})
     await cluster.advance(20)
     assert not before & set(cluster.pod_names())
-    assert cluster.status(key)["revisions"] == {"target": revision, "serving": [revision]}
+    assert cluster.status(key)["revisions"] == {
+        "target": revision,
+        "serving": [revision],
+        "proven": [],
+        "rejected": [],
+    }
     assert len(cluster.objects(CONTROLLER_REVISIONS)) == 1
 
 

@@ -18,7 +18,7 @@ from tests.api.specs import MINIMAL_SPEC
 from tests.fakes.api import FakeApi
 from tests.fakes.clock import FakeClock, settle
 from tests.fakes.merging import copy_json
-from tests.reconcile.engines import FakeEngine, FakeMetrics
+from tests.reconcile.engines import FakeCounts, FakeEngine, FakeMetrics, FakePrompts
 from tests.reconcile.operators import Operator, wall_clock
 
 Json = dict[str, Any]
@@ -92,6 +92,8 @@ class World:
         self.api = FakeApi(now=self.now)
         self.engine = FakeEngine()
         self.metrics = FakeMetrics(self.clock.time)
+        self.counts = FakeCounts(self.now)
+        self.prompts = FakePrompts()
         self.settings = settings
         self.dead_nodes: set[str] = set()
         """Nodes whose kubelet does nothing."""
@@ -111,6 +113,8 @@ class World:
             metrics=self.metrics,
             seed=seed,
             settings=self.settings,
+            counts=self.counts,
+            prompts=self.prompts,
         )
         operator.load()
         return operator
@@ -126,7 +130,7 @@ class World:
             await settle(TURNS)
             if not await self.operator.step():
                 await settle(TURNS)
-                if not self.operator.queued:
+                if not (self.operator.queued or self.operator.queued_rollouts or self.operator.queued_plans):
                     return
         raise AssertionError(f"the operator does not come to rest; last writes: {self.writes()[-12:]}")
 

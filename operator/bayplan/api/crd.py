@@ -4,9 +4,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.api import names
+from bayplan.api.capacityplan import NAME_RULE as CAPACITYPLAN_NAME_RULE
+from bayplan.api.capacityplan import CapacityPlanSpec
+from bayplan.api.capacityplan_status import CapacityPlanStatus
 from bayplan.api.inferencemodel import NAME_RULE, InferenceModelSpec
 from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.api.meta import Schema, StatusSchema
+from bayplan.api.rollout import NAME_RULE as ROLLOUT_NAME_RULE
+from bayplan.api.rollout import RolloutSpec
+from bayplan.api.rollout_status import RolloutStatus
 from bayplan.api.rules import VALIDATIONS, Rule
 from bayplan.api.structural import structural_schema
 
@@ -86,7 +92,64 @@ INFERENCEMODEL = Kind(
     ),
 )
 
-KINDS = (INFERENCEMODEL,)
+ROLLOUT = Kind(
+    kind=names.ROLLOUT_KIND,
+    plural=names.ROLLOUT_PLURAL,
+    singular="rollout",
+    short="irollout",
+    description="How new revisions of an InferenceModel earn their traffic in stages, and lose it when they are worse.",
+    spec=RolloutSpec,
+    status=RolloutStatus,
+    name_rule=ROLLOUT_NAME_RULE,
+    columns=(
+        Column(name="MODEL", type="string", path=".spec.modelRef.name", description="InferenceModel."),
+        Column(name="PHASE", type="string", path=".status.phase", description="Where it stands."),
+        Column(name="STAGE", type="string", path=".status.stage.name", description="Stage of the candidate."),
+        Column(name="WEIGHT", type="integer", path=".status.plan.weight", description="Percent to the candidate."),
+        Column(name="READY", type="string", path=_condition("Ready", "status"), description="Whether it is at rest."),
+        Column(name="REASON", type="string", path=_condition("Ready", "reason"), description="Why, as one word."),
+        AGE,
+        Column(name="SERVING", type="string", path=".status.plan.serving", description="What serves.", priority=1),
+        Column(
+            name="CANDIDATE", type="string", path=".status.trial.candidate", description="What is tried.", priority=1
+        ),
+        Column(
+            name="MESSAGE", type="string", path=_condition("Ready", "message"), description="Why, in full.", priority=1
+        ),
+    ),
+)
+
+CAPACITYPLAN = Kind(
+    kind=names.CAPACITYPLAN_KIND,
+    plural=names.CAPACITYPLAN_PLURAL,
+    singular="capacityplan",
+    short="capplan",
+    description="Replicas, GPUs and cost that workload classes need, what binds, and which proof of it is current.",
+    spec=CapacityPlanSpec,
+    status=CapacityPlanStatus,
+    name_rule=CAPACITYPLAN_NAME_RULE,
+    columns=(
+        Column(name="READY", type="string", path=_condition("Ready", "status"), description="Whether all of it holds."),
+        Column(name="REASON", type="string", path=_condition("Ready", "reason"), description="Why, as one word."),
+        Column(name="REPLICAS", type="integer", path=".status.replicas", description="Replicas that are needed."),
+        Column(name="PLACEABLE", type="integer", path=".status.placeableReplicas", description="Those with a place."),
+        Column(name="GPUS", type="integer", path=".status.gpus", description="GPUs of all replicas."),
+        Column(name="COST/H", type="number", path=".status.cost.perHour", description="Cost per hour."),
+        Column(
+            name="EVIDENCE",
+            type="string",
+            path=_condition("EvidenceCurrent", "reason"),
+            description="Whether every required claim is earned.",
+        ),
+        AGE,
+        Column(name="MODEL", type="string", path=".status.model", description="InferenceModel.", priority=1),
+        Column(
+            name="MESSAGE", type="string", path=_condition("Ready", "message"), description="Why, in full.", priority=1
+        ),
+    ),
+)
+
+KINDS = (INFERENCEMODEL, ROLLOUT, CAPACITYPLAN)
 """All kinds that have a CRD."""
 
 

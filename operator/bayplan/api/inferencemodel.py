@@ -13,7 +13,18 @@ from pydantic import Field, StringConstraints
 from bayplan.api.autoscaling import Autoscaling
 from bayplan.api.engineargs import EngineArgument, EnvName
 from bayplan.api.engineimage import EngineImage
-from bayplan.api.meta import ATOMIC, ATOMIC_MAP, Exact, Flag, Keyed, LabelKey, LabelValue, Schema, WholeNumber
+from bayplan.api.meta import (
+    ATOMIC,
+    ATOMIC_MAP,
+    Exact,
+    Flag,
+    Keyed,
+    LabelKey,
+    LabelValue,
+    ObjectName,
+    Schema,
+    WholeNumber,
+)
 from bayplan.api.podtemplate import PodTemplate, TolerationList
 from bayplan.api.rules import Rule
 
@@ -29,20 +40,6 @@ NAME_RULE = Rule(
 """Rule on `metadata.name`, stated at the root of the CRD; the predicate takes the name itself."""
 
 
-class Architecture(Schema):
-    """What memory and layout are computed from: a name of the catalogue, a config.json, or five numbers."""
-
-    rules: ClassVar = (
-        Rule(
-            # A value out of its bounds has an error of its own; dividing by it would add an unreadable one.
-            expression="!has(self.kvHeads) || !has(self.attentionHeads) || self.kvHeads < 1 || "
-            "self.attentionHeads % self.kvHeads == 0",
-            message="attentionHeads must be a multiple of kvHeads",
-            holds=lambda self: (
-                self.kv_heads is None or self.attention_heads is None or self.attention_heads % self.kv_heads == 0
-            ),
-            field="attentionHeads",
-        ),
 WeightFormatName = Literal[
     "bf16",
     "fp16",
@@ -81,25 +78,20 @@ def _sources(architecture: "Architecture") -> int:
     return sum(item is not None for item in (architecture.name, architecture.config, architecture.parameters))
 
 
-    )
+class Architecture(Schema):
+    """What memory and layout are computed from: a name of the catalogue, a config.json, or five numbers."""
 
-    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$", max_length=128)] | None = None
-    """Name in Bayplan's model catalogue; tuning, format and date in it do not matter."""
-    config: Annotated[str, StringConstraints(min_length=2, max_length=32768)] | None = None
-    """The model's config.json as JSON text; `bayplan fit --write` keeps the fields that count."""
-    weight_format: WeightFormatName | None = None
-    """Format of the weights, where name or config do not tell it."""
-    weight_bytes: WeightBytes | None = None
-    """Bytes of the checkpoint by layer: better than any format."""
-    parameters: Annotated[WholeNumber, Field(ge=1, le=10**14)] | None = None
-    """Number of weights of the whole model."""
-    weight_bits: Annotated[Decimal, Exact(gt=0, le=64)] = Decimal(16)
-    """Bits per weight beside `parameters`: 16 for bfloat16; fractions are allowed for mixed quantization."""
-    layers: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
-    """Number of decoder layers."""
-    attention_heads: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
-    """Number of query heads."""
-    kv_heads: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
+    rules: ClassVar = (
+        Rule(
+            # A value out of its bounds has an error of its own; dividing by it would add an unreadable one.
+            expression="!has(self.kvHeads) || !has(self.attentionHeads) || self.kvHeads < 1 || "
+            "self.attentionHeads % self.kvHeads == 0",
+            message="attentionHeads must be a multiple of kvHeads",
+            holds=lambda self: (
+                self.kv_heads is None or self.attention_heads is None or self.attention_heads % self.kv_heads == 0
+            ),
+            field="attentionHeads",
+        ),
         Rule(
             expression="[has(self.name), has(self.config), has(self.parameters)].filter(x, x).size() == 1",
             message="needs exactly one of name, config, or parameters with its four companions",
@@ -121,6 +113,25 @@ def _sources(architecture: "Architecture") -> int:
             holds=lambda self: self.weight_format is None or self.parameters is None,
             field="weightFormat",
         ),
+    )
+
+    name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$", max_length=128)] | None = None
+    """Name in Bayplan's model catalogue; tuning, format and date in it do not matter."""
+    config: Annotated[str, StringConstraints(min_length=2, max_length=32768)] | None = None
+    """The model's config.json as JSON text; `bayplan fit --write` keeps the fields that count."""
+    weight_format: WeightFormatName | None = None
+    """Format of the weights, where name or config do not tell it."""
+    weight_bytes: WeightBytes | None = None
+    """Bytes of the checkpoint by layer: better than any format."""
+    parameters: Annotated[WholeNumber, Field(ge=1, le=10**14)] | None = None
+    """Number of weights of the whole model."""
+    weight_bits: Annotated[Decimal, Exact(gt=0, le=64)] = Decimal(16)
+    """Bits per weight beside `parameters`: 16 for bfloat16; fractions are allowed for mixed quantization."""
+    layers: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
+    """Number of decoder layers."""
+    attention_heads: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
+    """Number of query heads."""
+    kv_heads: Annotated[WholeNumber, Field(ge=1, le=4096)] | None = None
     """Number of key-value heads."""
     head_dim: Annotated[WholeNumber, Field(ge=1, le=8192)] | None = None
     """Elements of one head."""
@@ -200,6 +211,12 @@ class Parallelism(Schema):
     """Tensor-parallel size."""
     pipeline: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
     """Pipeline-parallel size."""
+    data: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
+    """Engine-internal data-parallel ranks: own attention and cache each, shared experts."""
+    expert: Flag | None = None
+    """Whole experts per rank instead of a slice of each."""
+    decode_context: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
+    """Ways in which a tensor group divides the tokens of a request."""
 
 
 TopologyLevel = Annotated[str, StringConstraints(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", min_length=1, max_length=32)]
@@ -211,12 +228,6 @@ class TopologyRule(Schema):
 
     level: TopologyLevel
     """Topology level, such as rack."""
-    data: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
-    """Engine-internal data-parallel ranks: own attention and cache each, shared experts."""
-    expert: Flag | None = None
-    """Whole experts per rank instead of a slice of each."""
-    decode_context: Annotated[WholeNumber, Field(ge=1, le=64)] | None = None
-    """Ways in which a tensor group divides the tokens of a request."""
     mode: Literal["Required", "Preferred"] = "Required"
     """Required never leaves the domain, Preferred does when nothing else fits."""
 
@@ -271,6 +282,13 @@ class Drain(Schema):
     """From the start of the drain until the replica is deleted whatever still runs."""
 
 
+class CapacityPlanRef(Schema):
+    """The CapacityPlan, in the same namespace."""
+
+    name: ObjectName
+    """Name of the CapacityPlan; it may be created later."""
+
+
 def _env_names_differ(spec: "InferenceModelSpec") -> bool:
     return not {item.name for item in spec.engine.env} & {item.name for item in spec.template.env}
 
@@ -320,6 +338,10 @@ class InferenceModelSpec(Schema):
     """How a replica proves that it can generate."""
     drain: Drain = Drain()
     """How a replica leaves."""
+    update: Literal["Replace", "Rollout"] = "Replace"
+    """How a new revision comes to serve: plainly, one replica after the other, or as a Rollout lets it."""
+    capacity_plan_ref: CapacityPlanRef | None = None
+    """Plan that gives `autoscaling` its floor and rates; its last floor stands until this reference is edited."""
     template: PodTemplate = PodTemplate()
     """Pod details."""
     suspend: Flag = False

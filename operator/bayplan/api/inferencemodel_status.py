@@ -138,13 +138,43 @@ class PlacementStatus(StatusSchema):
     """Why replicas are pending."""
 
 
+class RejectedRevision(StatusSchema):
+    """A revision that is never replaced to by itself."""
+
+    revision: ShortText
+    """The revision."""
+    reason: ShortText
+    """Why, as one word: the Rollout's verdict, or RolloutDeleted."""
+    message: LongText = ""
+    """Why, in full."""
+
+
 class RevisionStatus(StatusSchema):
-    """Which revisions are asked for and which serve."""
+    """Which revisions are asked for, which serve, and what became of others."""
 
     target: ShortText = ""
     """Revision of the spec."""
     serving: Annotated[tuple[ShortText, ...], Field(max_length=2, json_schema_extra=ATOMIC)] = ()
     """Revisions whose ready pods are routed."""
+    candidate: ShortText | None = None
+    """Revision on trial by a Rollout: its pods get what the Rollout's plan gives them."""
+    proven: Annotated[tuple[ShortText, ...], Field(max_length=MAX_REVISIONS, json_schema_extra=ATOMIC)] = ()
+    """Revisions that have passed all stages of a Rollout."""
+    rejected: Annotated[tuple[RejectedRevision, ...], Field(max_length=MAX_REVISIONS, json_schema_extra=ATOMIC)] = ()
+    """Revisions that a Rollout rejected, or whose Rollout was deleted while they were on trial."""
+
+
+class CapacityGuidanceStatus(StatusSchema):
+    """The last numbers that the CapacityPlan in `spec.capacityPlanRef` stood by."""
+
+    plan: ShortText
+    """Name of the CapacityPlan."""
+    floor: Count
+    """Fewest replicas."""
+    service_tokens_per_second: Annotated[Decimal, Exact(gt=0, le=10**15)] | None = None
+    """Prompt and output tokens that one replica serves per second."""
+    target_utilization: Annotated[Decimal, Exact(gt=0, le=1)] | None = None
+    """Share of it that arriving tokens may take."""
 
 
 class InferenceModelStatus(StatusSchema):
@@ -176,6 +206,8 @@ class InferenceModelStatus(StatusSchema):
     """Groups on nodes."""
     scaling: ScalingStatus | None = None
     """The last scaling decision; absent without `spec.autoscaling`."""
+    capacity: CapacityGuidanceStatus | None = None
+    """What the CapacityPlan gives; absent without `spec.capacityPlanRef`, or before the plan was first proven."""
     revisions: RevisionStatus = RevisionStatus()
     """Revisions asked for and served."""
     endpoint: ShortText = ""

@@ -15,6 +15,8 @@ INFERENCEMODEL_KIND: Final = "InferenceModel"
 INFERENCEMODEL_PLURAL: Final = "inferencemodels"
 ROLLOUT_KIND: Final = "Rollout"
 ROLLOUT_PLURAL: Final = "rollouts"
+CAPACITYPLAN_KIND: Final = "CapacityPlan"
+CAPACITYPLAN_PLURAL: Final = "capacityplans"
 
 # --- labels on the children of an InferenceModel -------------------------------------------------------------------
 LABEL_MODEL: Final = f"{GROUP}/model"

@@ -1,4 +1,4 @@
-"""Words that a Rollout's spec and status share with the decisions: kinds of stages, names of gates, phases, outcomes."""
+"""Words that a Rollout's spec and status share with the decisions: stages, gates, phases, outcomes."""
 
 from enum import StrEnum
 

@@ -9,14 +9,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from bayplan.api.capacityplan import CapacityPlanSpec
 from bayplan.api.inferencemodel import NAME_RULE, InferenceModelSpec
+from bayplan.api.meta import Schema
+from bayplan.api.rollout import RolloutSpec
 from bayplan.api.structural import Json, structural_schema
 from bayplan.api.wording import accepted
 
+S = TypeVar("S", bound=Schema)
 LONGEST_SHOWN_VALUE = 64
 
 
@@ -36,12 +41,26 @@ def parse_spec(raw: object) -> InferenceModelSpec | list[FieldError]:
 
     Only wire names are read. Rules over several fields are looked at once each field is right by itself.
     """
+    return _parse(InferenceModelSpec, raw)
+
+
+def parse_rollout_spec(raw: object) -> RolloutSpec | list[FieldError]:
+    """Return the spec of a Rollout, or every fault found in it, as `parse_spec` does for an InferenceModel."""
+    return _parse(RolloutSpec, raw)
+
+
+def parse_plan_spec(raw: object) -> CapacityPlanSpec | list[FieldError]:
+    """Return the spec of a CapacityPlan, or every fault found in it, as `parse_spec` does for an InferenceModel."""
+    return _parse(CapacityPlanSpec, raw)
+
+
+def _parse(kind: type[S], raw: object) -> S | list[FieldError]:
     if not isinstance(raw, Mapping):
         return [FieldError(path="spec", message=f"must be an object{_got(raw)}")]
     try:
-        return InferenceModelSpec.model_validate(dict(raw), by_alias=True, by_name=False)
+        return kind.model_validate(dict(raw), by_alias=True, by_name=False)
     except ValidationError as error:
-        return [_field_error(fault) for fault in error.errors(include_url=False)]
+        return [_field_error(kind, fault) for fault in error.errors(include_url=False)]
 
 
 def check_name(name: str) -> FieldError | None:
@@ -56,18 +75,18 @@ def summarize(errors: Sequence[FieldError]) -> str:
     return f"{first}; also wrong: {', '.join(error.path for error in others)}" if others else str(first)
 
 
-def _field_error(fault: ErrorDetails) -> FieldError:
+def _field_error(kind: type[Schema], fault: ErrorDetails) -> FieldError:
     location = [part for part in fault["loc"] if part != "[key]"]
     if fault["type"] == "rule":
         member = fault["ctx"]["field"]
         return FieldError(path=_path([*location, *member.split(".")] if member else location), message=fault["msg"])
     if fault["type"] == "extra_forbidden":
-        known = ", ".join(_node(location[:-1]).get("properties", ()))
+        known = ", ".join(_node(kind, location[:-1]).get("properties", ()))
         return FieldError(path=_path(location), message=f"unknown field; accepted are {known}")
-    node = _node(location)
+    node = _node(kind, location)
     if fault["loc"][-1:] == ("[key]",):
         # The structural schema holds what it can say about keys on the map, as a rule.
-        message = _node(location[:-1])["x-kubernetes-validations"][0]["message"]
+        message = _node(kind, location[:-1])["x-kubernetes-validations"][0]["message"]
         return FieldError(path=_path(location[:-1]), message=f"{message}{_got(fault['input'])}")
     if fault["type"] == "missing":
         return FieldError(path=_path(location), message=f"required: {accepted(node)}")
@@ -83,13 +102,13 @@ def _path(location: Iterable[int | str]) -> str:
 
 
 @cache
-def _spec_schema() -> Json:
-    return structural_schema(InferenceModelSpec, with_defaults=True)
+def _spec_schema(kind: type[Schema]) -> Json:
+    return structural_schema(kind, with_defaults=True)
 
 
-def _node(location: Iterable[int | str]) -> Json:
+def _node(kind: type[Schema], location: Iterable[int | str]) -> Json:
     """Return the schema at a location of the spec; an empty one below a member that the schema does not know."""
-    node = _spec_schema()
+    node = _spec_schema(kind)
     for part in location:
         if "items" in node:
             node = node["items"]

@@ -5,7 +5,7 @@ silently keeps its default would be found in an outage.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -29,10 +29,16 @@ from bayplan.planning.replicas import Backoff
 from bayplan.planning.topology import DEFAULT_TOPOLOGY
 from bayplan.reconcile.fleet import FleetLimits
 from bayplan.reconcile.inferencemodel import ReconcileSettings
+from bayplan.reconcile.rollout.stored import seconds_of
+from bayplan.telemetry.aliases import VLLM, Aliases, Signal
 from bayplan.telemetry.prometheus import PrometheusSource
+from bayplan.telemetry.rolloutcounts import CountsPort, ScrapedCounts
 from bayplan.telemetry.scrape import ScrapeSource
 from bayplan.telemetry.sources import MetricsPort
 
+SIGNALS = {to_camel(signal.name.lower()): signal for signal in Signal}
+"""Keys of `telemetry.metricAliases`."""
+MetricName = Annotated[str, Field(pattern=r"^[a-zA-Z_:][a-zA-Z0-9_:]*$", max_length=200)]
 LevelName = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=32)]
 
 
@@ -108,13 +114,51 @@ class Telemetry(Section):
     prometheus_url: Annotated[str, Field(pattern=r"^https?://[^\s@?#]+$", max_length=512)] | None = None
     scrape_seconds: Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)] = 5.0
     """An answer that takes longer counts as none."""
+    rollout_seconds: Annotated[float, Field(ge=0.2, le=300, allow_inf_nan=False)] = 5.0
+    """Time between two looks at the gateways' counts while a revision is on trial."""
     scrapes_at_once: Annotated[int, Field(ge=1, le=1000)] = 32
+    metric_aliases: dict[str, Annotated[tuple[MetricName, ...], Field(min_length=1, max_length=8)]] = Field(
+        default_factory=dict
+    )
+    """Signal → names under which engines report it, looked for before the known ones."""
+
+    @field_validator("metric_aliases", mode="after")
+    @classmethod
+    def _meant(cls, given: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        unknown = sorted(given.keys() - SIGNALS.keys())
+        if unknown:
+            raise ValueError(f"{', '.join(unknown)}: no such signal; there are {', '.join(SIGNALS)}")
+        _aliases(given)
+        return given
+
+    def counts(self, *, now: Callable[[], datetime]) -> CountsPort:
+        """Return where a rollout's gates get their counts: always the gateways themselves."""
+        return ScrapedCounts(now_seconds=lambda: seconds_of(now()), timeout_seconds=self.scrape_seconds)
+
+    def aliases(self) -> Aliases:
+        """Return the names under which engines' numbers are looked for."""
+        return _aliases(self.metric_aliases)
 
     def source(self, *, clock: Callable[[], float], now: Callable[[], datetime]) -> MetricsPort:
         """Return the source that is asked; `clock` is monotonic, `now` the date."""
         if self.prometheus_url is not None:
-            return PrometheusSource(self.prometheus_url, clock=clock, now=now, timeout_seconds=self.scrape_seconds)
-        return ScrapeSource(clock=clock, most_at_once=self.scrapes_at_once, timeout_seconds=self.scrape_seconds)
+            return PrometheusSource(
+                self.prometheus_url,
+                aliases=self.aliases(),
+                clock=clock,
+                now=now,
+                timeout_seconds=self.scrape_seconds,
+            )
+        return ScrapeSource(
+            aliases=self.aliases(),
+            clock=clock,
+            most_at_once=self.scrapes_at_once,
+            timeout_seconds=self.scrape_seconds,
+        )
+
+
+def _aliases(given: Mapping[str, tuple[str, ...]]) -> Aliases:
+    return VLLM.preferring({SIGNALS[key]: names for key, names in given.items()})
 
 
 class Logging(Section):
@@ -171,6 +215,7 @@ class OperatorConfiguration(BaseSettings):
         limits = self.limits
         return ReconcileSettings(
             topology=self.topology,
+            rollout_seconds=self.telemetry.rollout_seconds,
             group_limits=GroupLimits(
                 incomplete_seconds=limits.incomplete_group_seconds, confirm_seconds=limits.confirm_seconds
             ),

@@ -26,16 +26,20 @@ from bayplan.cluster.loop import run
 from bayplan.cluster.metrics import Metrics
 from bayplan.cluster.reflector import Reflector
 from bayplan.cluster.resources import (
+    CAPACITY_PLANS,
     CONTROLLER_REVISIONS,
     INFERENCE_MODELS,
     NODES,
     PDBS,
     RESOURCE_QUOTAS,
+    ROLLOUTS,
     SERVICES,
 )
 from bayplan.cluster.resync import Resync
 from bayplan.cluster.runtime import Runtime
 from bayplan.cluster.servertime import ServerTime
+from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
+from bayplan.reconcile.capacityplan.view import PlanView, plan_store, view_plan
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
 from bayplan.reconcile.fleet import Fleet, NodeView, node_store, pod_store, view_node
 from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
@@ -43,8 +47,13 @@ from bayplan.reconcile.inferencemodel import InferenceModelReconciler
 from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.nodereports import NODE_VALUE_IGNORED, NodeReports
 from bayplan.reconcile.pods import view_pod
+from bayplan.reconcile.qualityruns import QualityRuns
 from bayplan.reconcile.quotas import QuotaView, view_quota
+from bayplan.reconcile.rollout.reconciler import RolloutReconciler
+from bayplan.reconcile.rollout.stored import seconds_of
+from bayplan.reconcile.rollout.view import RolloutView, rollout_store, view_rollout
 from bayplan.telemetry.engine import HttpEngine
+from bayplan.telemetry.prompts import HttpPrompts
 
 OURS = f"{names.APP_MANAGED_BY}={names.MANAGED_BY}"
 CONTROLLER = names.EVENT_COMPONENT
@@ -59,6 +68,30 @@ class ModelEvents:
     def emit(self, view: ModelView, *, reason: str, message: str, warning: bool) -> None:
         """Record one event."""
         subject = Subject(resource=INFERENCE_MODELS, key=view.key, uid=view.uid)
+        self._recorder.record(subject, "Warning" if warning else "Normal", reason, message)
+
+
+class CapacityPlanEvents:
+    """Events about CapacityPlans, written in the background."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def emit(self, view: PlanView, *, reason: str, message: str, warning: bool) -> None:
+        """Record one event."""
+        subject = Subject(resource=CAPACITY_PLANS, key=view.key, uid=view.uid)
+        self._recorder.record(subject, "Warning" if warning else "Normal", reason, message)
+
+
+class RolloutEvents:
+    """Events about Rollouts, written in the background."""
+
+    def __init__(self, recorder: EventRecorder) -> None:
+        self._recorder = recorder
+
+    def emit(self, view: RolloutView, *, reason: str, message: str, warning: bool) -> None:
+        """Record one event."""
+        subject = Subject(resource=ROLLOUTS, key=view.key, uid=view.uid)
         self._recorder.record(subject, "Warning" if warning else "Normal", reason, message)
 
 
@@ -86,8 +119,10 @@ async def run_operator(
     now = server_time.now
     times = configuration.api_server.times()
     metrics = Metrics()
-    engine = HttpEngine()
+    engine = HttpEngine(aliases=configuration.telemetry.aliases())
     demand = configuration.telemetry.source(clock=clock.time, now=now)
+    counts = configuration.telemetry.counts(now=now)
+    prompts = HttpPrompts()
     async with ApiClient(
         credentials,
         clock=clock,
@@ -106,6 +141,7 @@ async def run_operator(
         )
         writer = client.fenced(elector.is_held)
         models: Store[ModelView] = Store(INFERENCE_MODELS)
+        plans = plan_store()
         nodes, pods = node_store(), pod_store()
         quotas: Store[QuotaView] = Store(RESOURCE_QUOTAS)
         services, budgets, revisions = (child_store(r) for r in (SERVICES, PDBS, CONTROLLER_REVISIONS))
@@ -116,17 +152,22 @@ async def run_operator(
             now=now,
             limits=configuration.fleet_limits(),
         )
+        rollouts = rollout_store()
         gateway_leases = gateway_store()
+        gateways = Gateways(gateway_leases, pods, home=namespace, clock=clock.time)
+        children = ChildWriter(writer, services=services, budgets=budgets, revisions=revisions)
         recorder = EventRecorder(client, controller=CONTROLLER, instance=identity, clock=clock, now=now)
         reconciler = InferenceModelReconciler(
             writer,
             models=models,
             fleet=fleet,
             quotas=quotas,
-            children=ChildWriter(writer, services=services, budgets=budgets, revisions=revisions),
+            children=children,
+            rollouts=rollouts,
+            plans=plans,
             engine=engine,
             metrics=demand,
-            gateways=Gateways(gateway_leases, pods, home=namespace, clock=clock.time),
+            gateways=gateways,
             events=ModelEvents(recorder),
             settings=configuration.reconcile_settings(),
             now=now,
@@ -144,6 +185,57 @@ async def run_operator(
             queue_observer=metrics.of_queue(names.INFERENCEMODEL_KIND),
         )
         reconciler.queue = controller
+        staged = RolloutReconciler(
+            writer,
+            rollouts=rollouts,
+            models=models,
+            fleet=fleet,
+            quotas=quotas,
+            children=children,
+            gateways=gateways,
+            leases=gateway_leases,
+            counts=counts,
+            engine=engine,
+            quality=QualityRuns(prompts, now_seconds=lambda: seconds_of(now()), sleep=sleep),
+            events=RolloutEvents(recorder),
+            settings=configuration.reconcile_settings(),
+            now=now,
+            sleep=sleep,
+        )
+        promoter = Controller(
+            names.ROLLOUT_KIND,
+            staged.reconcile,
+            keys=rollouts.keys,
+            urgent=staged.is_behind,
+            workers=configuration.workers,
+            clock=clock,
+            observer=metrics.of_controller(names.ROLLOUT_KIND),
+            queue_observer=metrics.of_queue(names.ROLLOUT_KIND),
+        )
+        staged.queue = promoter
+        capacity = CapacityPlanReconciler(
+            writer,
+            plans=plans,
+            models=models,
+            rollouts=rollouts,
+            fleet=fleet,
+            quotas=quotas,
+            topology=configuration.topology,
+            group_limits=configuration.reconcile_settings().group_limits,
+            events=CapacityPlanEvents(recorder),
+            now=now,
+        )
+        planner = Controller(
+            names.CAPACITYPLAN_KIND,
+            capacity.reconcile,
+            keys=plans.keys,
+            urgent=capacity.is_behind,
+            workers=1,
+            clock=clock,
+            observer=metrics.of_controller(names.CAPACITYPLAN_KIND),
+            queue_observer=metrics.of_queue(names.CAPACITYPLAN_KIND),
+        )
+        capacity.queue = planner
         reports = NodeReports(nodes, lambda view, fact: _tell_of_node(recorder, view, fact))
         reporter = Controller(NODES.kind, reports.reconcile, keys=reports.keys, workers=1, clock=clock)
         reports.enqueue = reporter.enqueue
@@ -163,7 +255,11 @@ async def run_operator(
         runtime = Runtime(
             client,
             elector=elector,
-            resyncs=[Resync(client, models, view_model, clock=clock, period_seconds=times.resync)],
+            resyncs=[
+                Resync(client, models, view_model, clock=clock, period_seconds=times.resync),
+                Resync(client, rollouts, view_rollout, clock=clock, period_seconds=times.resync),
+                Resync(client, plans, view_plan, clock=clock, period_seconds=times.resync),
+            ],
             reflectors=[
                 reflect(nodes, lambda raw: view_node(raw, topology)),
                 reflect(pods, view_pod),
@@ -173,7 +269,7 @@ async def run_operator(
                 reflect(revisions, view_child, OURS),
                 reflect(gateway_leases, view_gateway, names.LABEL_GATEWAY),
             ],
-            controllers=[controller, reporter],
+            controllers=[controller, promoter, planner, reporter],
             recorder=recorder,
             metrics=metrics,
             host=configuration.listen.address,
@@ -184,9 +280,12 @@ async def run_operator(
         try:
             return await runtime.run()
         finally:
+            await staged.close()
             await reconciler.close()
             await engine.close()
             await demand.close()
+            await counts.close()
+            await prompts.close()
 
 
 def operator(

@@ -47,6 +47,14 @@ class Target:
     """The split on each GPU product that the model may be placed on."""
     frozen: bool = False
     """No group can be created now: nothing that runs counts as outdated, so nothing is taken away for its sake."""
+    surge: int = SURGE
+    """Groups above the wanted count while a replacement runs."""
+    kept_outdated: int = 0
+    """Ready groups of the older revision that stay although the present one is at full size."""
+    floor: int | None = None
+    """Ready groups that stay when outdated ones have to make room for new ones; None: they never have to."""
+    grows: bool = True
+    """False: no group is added."""
 
     def matches(self, group: Group) -> bool:
         """Whether a group is what a new one would be. An unknown product's layout is kept."""
@@ -88,6 +96,8 @@ class Actions:
     create: tuple[Creation, ...] = ()
     remove: tuple[Removal, ...] = ()
     drain: tuple[Group, ...] = ()
+    yields: tuple[Group, ...] = ()
+    """Outdated groups to drain, in this order, if new ones have no room: the ready ones above the floor."""
     undrain: tuple[Group, ...] = ()
     """Draining groups that are wanted again: the cheapest replicas there are, for they are loaded."""
     release: tuple[Group, ...] = ()
@@ -115,8 +125,9 @@ def decide(
     moving_nodes: Iterable[str] = (),
     backoff: Backoff | None = None,
     remaining_tokens: Mapping[str, Measured] | None = None,
+    others: Iterable[Group] = (),
 ) -> Actions:
-    """Decide for one model.
+    """Decide for one model, or for one arm of it; `others` are the groups of its other arms, whose names are taken.
 
     `moving_nodes` are nodes to be emptied: their groups count as outdated, so a replacement comes first and the floor
     holds. `remaining_tokens` is what serving groups have still to do, by name; on the way down `planning.victims`
@@ -144,7 +155,9 @@ def decide(
     room = wanted - occupied
     outdated_leaving = [g for g in kinds.leaving if not target.matches(g) and not g.deleting]
     if outdated_ready or outdated_leaving:
-        room = min(room, wanted + SURGE - occupied - len(outdated_ready) - len(outdated_leaving))
+        room = min(room, wanted + target.surge - occupied - len(outdated_ready) - len(outdated_leaving))
+    if not target.grows:
+        room = 0
     retries = [
         _retry(g, attempts, _failures(g, backoff) + 1) for g in kept if waits[g.name] <= 0 and target.describes(g)
     ]
@@ -158,9 +171,10 @@ def decide(
     removed = {removal.group.name for removal in removals}
     reserved = [g for g in kinds.current if g.stage is Stage.RESERVED and g.name not in removed]
     return Actions(
-        create=_creations(groups, target, retries, max(0, room - len(returning))),
+        create=_creations([*groups, *others], target, retries, max(0, room - len(returning))),
         remove=tuple(sorted(removals, key=lambda removal: removal.group.name)),
-        drain=tuple(_surplus_ready(outdated_ready, ready_current, wanted, remaining_tokens or {})),
+        drain=tuple(_surplus_ready(outdated_ready, ready_current, target, remaining_tokens or {})),
+        yields=() if outdated_leaving else _yields(outdated_ready, len(ready_current), target),
         undrain=tuple(returning),
         release=tuple(g for g in reserved if not g.missing_ranks),
         # Never with pods of another spec: such a group runs into its limit.
@@ -277,14 +291,23 @@ def _victims(groups: Iterable[Group], remaining_tokens: Mapping[str, Measured]) 
 
 
 def _surplus_ready(
-    outdated: list[Group], current: list[Group], wanted: int, remaining_tokens: Mapping[str, Measured]
+    outdated: list[Group], current: list[Group], target: Target, remaining_tokens: Mapping[str, Measured]
 ) -> list[Group]:
-    """Ready groups above the floor, outdated ones first, oldest first."""
-    surplus = len(outdated) + len(current) - wanted
-    if surplus <= 0:
-        return []
-    oldest_first = sorted(outdated, key=lambda g: (g.created, g.name))
-    return [*oldest_first, *_victims(current, remaining_tokens)][:surplus]
+    """Ready groups above the wanted count: outdated ones but those that are kept, oldest first; then present ones."""
+    surplus = min(len(outdated) + len(current) - target.replicas, len(outdated) - target.kept_outdated)
+    excess = len(current) - target.replicas
+    victims = _victims(current, remaining_tokens)[:excess] if excess > 0 else []
+    return [*_oldest_first(outdated)[: max(0, surplus)], *victims]
+
+
+def _yields(outdated: list[Group], current: int, target: Target) -> tuple[Group, ...]:
+    if target.floor is None:
+        return ()
+    return tuple(_oldest_first(outdated)[: max(0, len(outdated) + current - target.floor)])
+
+
+def _oldest_first(groups: Iterable[Group]) -> list[Group]:
+    return sorted(groups, key=lambda g: (g.created, g.name))
 
 
 def _surplus_unready(current: list[Group], surplus: int) -> list[Removal]:

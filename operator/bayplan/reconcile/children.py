@@ -13,6 +13,7 @@ from bayplan.api import names
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.meta import owner_uid
 from bayplan.cluster.cache import Store, version_number
+from bayplan.cluster.codec import dumps, loads
 from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, PDBS, SERVICES, Key, Resource
@@ -39,6 +40,8 @@ class ChildView:
     number: int = 0
     layouts: str = ""
     deleting: bool = False
+    snapshot: bytes = b""
+    """Of a ControllerRevision: the part of the spec that its hash covers, as JSON."""
 
 
 def view_child(raw: Mapping[str, Any]) -> ChildView:
@@ -54,6 +57,7 @@ def view_child(raw: Mapping[str, Any]) -> ChildView:
         number=number if isinstance(number, int) else 0,
         layouts=str((meta.get("annotations") or {}).get(names.ANNOTATION_LAYOUTS, "")),
         deleting=meta.get("deletionTimestamp") is not None,
+        snapshot=dumps(raw["data"]) if isinstance(raw.get("data"), Mapping) else b"",
     )
 
 
@@ -108,6 +112,19 @@ class ChildWriter:
         """Return the layouts recorded for a revision, by GPU product."""
         found = self._own(self.revisions, Key(model.namespace, manifests.revision_name(model.name, revision)), model)
         return read_layouts(found.layouts) if found else {}
+
+    def snapshot(self, model: ModelIdentity, revision: str) -> Mapping[str, Any]:
+        """Return the part of the spec that a revision's hash covers; empty where it was not kept."""
+        found = self._own(self.revisions, Key(model.namespace, manifests.revision_name(model.name, revision)), model)
+        if found is None or not found.snapshot:
+            return {}
+        data: Mapping[str, Any] = loads(found.snapshot, exact_numbers=True)
+        return data
+
+    def revision_number(self, model: ModelIdentity, revision: str) -> int:
+        """Return a number that rises with each new revision of a model; 0 for one that was not kept."""
+        found = self._own(self.revisions, Key(model.namespace, manifests.revision_name(model.name, revision)), model)
+        return found.number if found is not None else 0
 
     async def ensure_revision(
         self,

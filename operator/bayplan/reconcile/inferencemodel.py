@@ -13,16 +13,20 @@ from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
 from bayplan.api.revision import revision_hash, template_hash
-from bayplan.api.validation import FieldError, check_name, parse_spec, summarize
+from bayplan.api.validation import FieldError, summarize
 from bayplan.cluster.cache import Store
 from bayplan.cluster.controller import Result
 from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import INFERENCE_MODELS, Key
 from bayplan.planning.members import GroupLimits
-from bayplan.planning.replicas import Backoff, Target
-from bayplan.planning.topology import DEFAULT_TOPOLOGY, HOST, Topology
+from bayplan.planning.replicas import Backoff
+from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
+from bayplan.reconcile.acceptance import accept_model
+from bayplan.reconcile.capacityplan.guidance import PlanGuidance, guide
+from bayplan.reconcile.capacityplan.view import PlanView
 from bayplan.reconcile.children import ChildWriter
+from bayplan.reconcile.course import Course, course_of
 from bayplan.reconcile.drain import DrainTracker
 from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
 from bayplan.reconcile.gateways import Gateways
@@ -31,10 +35,11 @@ from bayplan.reconcile.manifests import ModelIdentity, endpoint
 from bayplan.reconcile.modelpass import ModelPass
 from bayplan.reconcile.modelstatus import Situation, build_status, invalid_status
 from bayplan.reconcile.modelview import ModelView, view_model
-from bayplan.reconcile.plan import ModelPlan, plan_model
 from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.release import Rechecker
+from bayplan.reconcile.revisions import Revisions
+from bayplan.reconcile.rollout.view import RolloutView, deciding
 from bayplan.reconcile.scaling.autoscaler import Autoscaler, ScalingPlan
 from bayplan.reconcile.statuswriter import EventSink, Standing, StatusWriter, is_warning
 from bayplan.reconcile.tools import Tools, Wish
@@ -65,6 +70,8 @@ class ReconcileSettings:
     topology: Topology = field(default_factory=lambda: DEFAULT_TOPOLOGY)
     group_limits: GroupLimits = field(default_factory=GroupLimits)
     backoff: Backoff = field(default_factory=Backoff)
+    rollout_seconds: float = 5.0
+    """Time between two looks at what a candidate does."""
 
 
 @dataclass(slots=True)
@@ -88,6 +95,8 @@ class InferenceModelReconciler:
         fleet: Fleet,
         quotas: Store[QuotaView],
         children: ChildWriter,
+        rollouts: Store[RolloutView],
+        plans: Store[PlanView],
         engine: EnginePort,
         metrics: MetricsPort,
         gateways: Gateways,
@@ -102,13 +111,15 @@ class InferenceModelReconciler:
         self._models = models
         self._fleet = fleet
         self._quotas = quotas
+        self._rollouts = rollouts
+        self._plans = plans
+        self._revisions = Revisions(fleet, children)
         self._events = events
         self._statuses = StatusWriter(port, models, events, now=now)
         self._settings = settings
         self._now = now
         self._known: dict[str, _Known] = {}
         self._pending: set[Key] = set()
-        self._plan_cache: dict[str, tuple[object, ModelPlan]] = {}
         self._strangers: set[str] = set()
         self.queue: KeyQueue | None = None
         self._tools = Tools(
@@ -139,6 +150,8 @@ class InferenceModelReconciler:
         fleet.nodes.subscribe(self._node_changed)
         quotas.subscribe(self._quota_changed)
         children.subscribe(self._child_changed)
+        rollouts.subscribe(self._rollout_changed)
+        plans.subscribe(self._plan_changed)
         fleet.subscribe_freed(self._wake_pending)
 
     def owns(self, uid: str) -> bool:
@@ -177,25 +190,29 @@ class InferenceModelReconciler:
 
     async def _act(self, standing: Standing, known: _Known, spec: InferenceModelSpec) -> Result:
         view = standing.view
-        plan = self._plan(view, known, spec)
-        scaling = self._autoscaler.plan(
-            view.key, view.uid, spec, standing.status, changed=lambda: self._enqueue(view.key)
+        guidance = self._guidance(view, spec, standing.status)
+        scaling = guidance.applied(
+            self._autoscaler.plan(
+                view.key, view.uid, guidance.spec, standing.status, changed=lambda: self._enqueue(view.key)
+            )
         )
-        target = Target(
-            replicas=scaling.replicas,
-            revision=known.revision,
-            template=known.template,
-            layouts=plan.layouts,
-            frozen=not plan.placeable,
+        course = course_of(
+            known.revision,
+            spec,
+            standing.status.revisions,
+            deciding(self._rollouts, view.key),
+            model_uid=view.uid,
+            desired=scaling.replicas,
+            number=lambda revision: self._tools.children.revision_number(view.identity, revision),
         )
-        wish = Wish(
-            model=view.identity, generation=view.generation, spec=spec, target=target, plan=plan, scaling=scaling
+        wishes = self._revisions.wishes(
+            view, spec, revision=known.revision, template=known.template, arms=course.arms, scaling=scaling
         )
-        work = ModelPass(self._tools, wish, view.key, changed=lambda: self._enqueue(view.key))
-        if not standing.status.conditions and target.replicas:
+        work = ModelPass(self._tools, wishes, course.arms, view.key, changed=lambda: self._enqueue(view.key))
+        if not standing.status.conditions and wishes[0].target.replicas:
             # A GitOps tool takes an object without a status for done. Reserving takes many requests: in a burst every
             # model gets its first status before the first of them is placed.
-            await self._statuses.write(standing, self._status(standing, wish, work))
+            await self._statuses.write(standing, self._status(standing, course, wishes[0], work))
             return Result(requeue_after=0)
         if _is_new_target(standing.status, scaling):
             # What is decided is written before it is done: who is restarted in between goes on with it.
@@ -206,8 +223,8 @@ class InferenceModelReconciler:
         for reason, message in work.findings.notes:
             self._events.emit(view, reason=reason, message=message, warning=is_warning(reason))
         self._report_strangers(view)
-        status = self._status(standing, wish, work)
-        if status.pending_replicas or work.findings.blocker is not None:
+        status = self._status(standing, course, wishes[0], work)
+        if status.pending_replicas or work.findings.blocker is not None or work.side_blocker is not None:
             self._pending.add(view.key)
         else:
             self._pending.discard(view.key)
@@ -233,7 +250,7 @@ class InferenceModelReconciler:
         if live.generation != generation:
             raise WorldChangedError(f"the spec of model {model.name} has just changed")
 
-    def _status(self, standing: Standing, wish: Wish, work: ModelPass) -> InferenceModelStatus:
+    def _status(self, standing: Standing, course: Course, wish: Wish, work: ModelPass) -> InferenceModelStatus:
         view = standing.view
         situation = Situation(
             model=view.identity,
@@ -242,10 +259,15 @@ class InferenceModelReconciler:
             target=wish.target,
             plan=wish.plan,
             groups=work.groups,
+            course=course,
+            desired=wish.scaling.replicas,
             blocker=work.findings.blocker,
+            side_blocker=work.side_blocker,
             moving_nodes=self._fleet.moving_nodes(),
             scaling=wish.scaling.status,
             scaling_verdict=wish.scaling.verdict,
+            capacity=wish.scaling.capacity,
+            capacity_verdict=wish.scaling.capacity_verdict,
             endpoint=endpoint(wish.model) if self._tools.children.has_service(wish.model) else "",
             warming={
                 group.name: seen
@@ -254,6 +276,15 @@ class InferenceModelReconciler:
             },
         )
         return build_status(situation, standing.status, now=self._now())
+
+    def _guidance(self, view: ModelView, spec: InferenceModelSpec, status: InferenceModelStatus) -> PlanGuidance:
+        """What the CapacityPlan that the spec names gives; nothing is read where it names none."""
+        if spec.capacity_plan_ref is None:
+            return PlanGuidance(spec)
+        plan = self._plans.get(Key(view.key.namespace, spec.capacity_plan_ref.name))
+        if plan is None:
+            return guide(spec, status.capacity, None)
+        return guide(spec, status.capacity, plan.read_status(), plan_generation=plan.generation)
 
     def _tell_scaling(self, view: ModelView, scaling: ScalingPlan) -> None:
         status = scaling.status
@@ -264,40 +295,12 @@ class InferenceModelReconciler:
         known = self._known.get(view.uid)
         if known is not None and known.generation == view.generation:
             return known
-        parsed = parse_spec(view.read_spec())
-        if isinstance(parsed, InferenceModelSpec):
-            faults = [*self._level_faults(parsed)]
-            named = check_name(view.key.name)
-            if named is not None:
-                faults.append(named)
-            if faults:
-                parsed = faults
+        parsed = accept_model(view.read_spec(), name=view.key.name, topology=self._settings.topology)
         known = _Known(generation=view.generation, parsed=parsed)
         if isinstance(parsed, InferenceModelSpec):
             known.revision, known.template = revision_hash(parsed), template_hash(parsed)
         self._known[view.uid] = known
         return known
-
-    def _level_faults(self, spec: InferenceModelSpec) -> list[FieldError]:
-        """Topology levels are the operator's configuration, which no schema knows."""
-        levels = sorted({*self._settings.topology, HOST})
-        wanted = [(f"spec.placement.topology[{i}].level", r.level) for i, r in enumerate(spec.placement.topology)]
-        wanted.append(("spec.placement.spread.level", spec.placement.spread.level))
-        return [
-            FieldError(path=path, message=f"unknown level {level!r}; configured are {', '.join(levels)}")
-            for path, level in wanted
-            if level not in levels
-        ]
-
-    def _plan(self, view: ModelView, known: _Known, spec: InferenceModelSpec) -> ModelPlan:
-        recorded = self._tools.children.recorded_layouts(view.identity, known.revision)
-        version = (view.generation, self._fleet.nodes_version, tuple(sorted(recorded.items())))
-        cached = self._plan_cache.get(view.uid)
-        if cached is not None and cached[0] == version:
-            return cached[1]
-        plan = plan_model(spec, self._fleet.node_inventory(), recorded=recorded)
-        self._plan_cache[view.uid] = (version, plan)
-        return plan
 
     def _report_strangers(self, view: ModelView) -> None:
         """Pods with our labels for this model but another owner are reported once, and never adopted."""
@@ -357,6 +360,15 @@ class InferenceModelReconciler:
             self._enqueue(key)
         self._wake_pending()
 
+    def _plan_changed(self, old: PlanView | None, new: PlanView | None) -> None:
+        """Wake the models that name a plan, when what it says of them may have changed."""
+        plan = new or old
+        if plan is None or (old is not None and new is not None and old.status_json == new.status_json):
+            return
+        for model in self._models.values():
+            if model.capacity_plan == plan.key.name and model.key.namespace == plan.key.namespace:
+                self._enqueue(model.key)
+
     def _on_node(self, name: str) -> set[Key]:
         keys = set()
         for pod in self._fleet.pods_on(name):
@@ -369,11 +381,18 @@ class InferenceModelReconciler:
         quota = new or old
         if quota is None:
             return
-        for uid, hold in list(self._tools.holds.items()):
+        for (uid, revision), hold in list(self._tools.holds.items()):
             owner = self._models.by_uid(uid)
             if hold.blocker.reason is Reason.QUOTA_EXCEEDED and owner and owner.key.namespace == quota.key.namespace:
-                del self._tools.holds[uid]
+                del self._tools.holds[uid, revision]
         self._wake_pending(quota.key.namespace)
+
+    def _rollout_changed(self, old: RolloutView | None, new: RolloutView | None) -> None:
+        """A Rollout counts what it sees every few seconds; only its plan and its word on revisions matter here."""
+        if old is None or new is None or old.generation != new.generation or _asks(old) != _asks(new):
+            for view in filter(None, (old, new)):
+                if view.model in self._models:
+                    self._enqueue(view.model)
 
     def _child_changed(self, owner_uid: str) -> None:
         """A service or budget was deleted, or a snapshot comes late: what was decided without it is looked at again."""
@@ -388,9 +407,8 @@ class InferenceModelReconciler:
         self._tools.drains.retain(key, ())
         if view is not None:
             self._known.pop(view.uid, None)
-            self._plan_cache.pop(view.uid, None)
-            self._tools.holds.pop(view.uid, None)
-            self._tools.unconfirmed.pop(view.uid, None)
+            self._revisions.forget(view.uid)
+            self._tools.forget(view.uid)
             self._statuses.forget(view.uid)
 
 
@@ -399,3 +417,8 @@ def _is_new_target(status: InferenceModelStatus, scaling: ScalingPlan) -> bool:
     if scaling.status is None:
         return False
     return status.scaling is None or status.scaling.desired_replicas != scaling.replicas
+
+
+def _asks(view: RolloutView) -> tuple[object, ...]:
+    status = view.read_status()
+    return status.plan, status.phase, status.retained, status.proven, status.rejected, status.model_uid

@@ -1,7 +1,8 @@
 """One reconcile of one InferenceModel: compare, write the difference, look again, until nothing is left to do now."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel_status import Stage
@@ -9,7 +10,8 @@ from bayplan.cluster.errors import ApiError
 from bayplan.cluster.resources import Key
 from bayplan.planning.measurements import Measured, Unknown
 from bayplan.planning.members import Defect, Group
-from bayplan.planning.replicas import ALIVE, Actions, decide
+from bayplan.planning.replicas import ALIVE, Actions, Removal, Target, decide
+from bayplan.planning.rollout.arms import Arms
 from bayplan.reconcile.background import run_all
 from bayplan.reconcile.children import NameTakenError
 from bayplan.reconcile.groups import BUSY_GRACE_SECONDS, IDLE_GRACE_SECONDS, WorldChangedError
@@ -26,35 +28,57 @@ NAME_RETRY_SECONDS = 30.0
 """Strangers' objects are not watched, so nobody says when a name becomes free."""
 
 
-class ModelPass:
-    """One reconcile. After `run`, `groups` and `findings` are what it saw and did."""
+NOBODY = Target(replicas=0, revision="", template="")
+"""What groups are measured by whose revision has no arm: none of them is wanted."""
 
-    def __init__(self, tools: Tools, wish: Wish, key: Key, *, changed: Callable[[], None]) -> None:
+
+@dataclass(frozen=True, slots=True)
+class _Arm:
+    """One revision's part of a pass."""
+
+    wish: Wish
+    findings: Findings
+    reserver: Reserver
+
+
+class ModelPass:
+    """One reconcile. After `run`, `groups` and `findings` are what it saw and did.
+
+    `wishes` are those of the arms, serving first; it also takes the groups of the revisions that it replaces, or, where
+    `arms.replaced` is None, of all that no other arm has. Groups of any further revision leave at once.
+    """
+
+    def __init__(
+        self, tools: Tools, wishes: Sequence[Wish], arms: Arms, key: Key, *, changed: Callable[[], None]
+    ) -> None:
         self.findings = Findings()
         self.groups: tuple[Group, ...] = ()
         self._tools = tools
-        self._wish = wish
+        self._wish = wishes[0]
         self._key = key
         self._changed = changed
-        self._reserver = Reserver(tools, wish, self.findings, look=self._look)
+        self._pool = arms.pools
+        found = (Findings(waits=self.findings.waits, notes=self.findings.notes) for _ in wishes[1:])
+        self._arms = [
+            _Arm(wish, findings, Reserver(tools, wish, findings, look=self._look))
+            for wish, findings in zip(wishes, (self.findings, *found), strict=True)
+        ]
+
+    @property
+    def side_blocker(self) -> Blocker | None:
+        """Why wanted replicas of another arm than serving have no group."""
+        return next((arm.findings.blocker for arm in self._arms[1:] if arm.findings.blocker is not None), None)
 
     async def run(self) -> None:
         """Act until a step changes nothing, or the world contradicts what was decided on."""
         waits = self.findings.waits
         for _ in range(MAX_STEPS):
             waits.clear()
-            self.findings.blocker = None
+            for arm in self._arms:
+                arm.findings.blocker = None
             self.groups = self._look()
-            actions = decide(
-                self.groups,
-                self._wish.target,
-                now=self._tools.now(),
-                moving_nodes=self._tools.fleet.moving_nodes(),
-                backoff=self._tools.backoff,
-                remaining_tokens=self._remaining(),
-            )
             try:
-                moved = await self._step(actions)
+                moved = await self._step()
             except WorldChangedError as error:
                 logger.info("%s: %s; deciding again", self._key, error)
                 self.findings.blocker = self.findings.blocker or Blocker(Reason.RESERVING, str(error))
@@ -74,39 +98,88 @@ class ModelPass:
         else:
             waits.append(0.0)
         self.groups = self._look()
-        bound = [g for g in self.groups if g.stage in (Stage.WARMING, Stage.READY)]
-        if len(bound) >= self._wish.target.replicas:
-            self._tools.unconfirmed.pop(self._wish.model.uid, None)
+        for arm in self._arms:
+            bound = [g for g in self._groups_of(arm) if g.stage in (Stage.WARMING, Stage.READY)]
+            if len(bound) >= arm.wish.target.replicas:
+                self._tools.unconfirmed.pop(arm.wish.memory_key, None)
         self._note_waits(self.groups)
 
     def _look(self) -> tuple[Group, ...]:
         return self._tools.fleet.groups_of(self._wish.model.uid, self._tools.limits)
 
-    async def _step(self, actions: Actions) -> bool:
+    def _groups_of(self, arm: _Arm) -> list[Group]:
+        if arm is self._arms[0]:
+            return [group for group in self.groups if self._pool(group.revision)]
+        return [group for group in self.groups if group.revision == arm.wish.target.revision]
+
+    def _decisions(self) -> tuple[list[tuple[_Arm, Actions]], Actions]:
+        """What each arm is to do, and what is to be done with groups that belong to none."""
+        placed = {arm.wish.target.revision: self._groups_of(arm) for arm in self._arms}
+        named = {group.name for groups in placed.values() for group in groups}
+        decided = []
+        for arm in self._arms:
+            own = placed[arm.wish.target.revision]
+            names = {group.name for group in own}
+            target = arm.wish.target
+            if not target.grows and arm is not self._arms[0]:
+                # What loads would only come to serve nobody.
+                ready = sum(group.stage is Stage.READY for group in own)
+                target = replace(target, replicas=min(target.replicas, ready))
+            decided.append((arm, self._decide(own, target, (g for g in self.groups if g.name not in names))))
+        return decided, self._decide([g for g in self.groups if g.name not in named], NOBODY, ())
+
+    def _decide(self, groups: Sequence[Group], target: Target, others: Iterable[Group]) -> Actions:
+        return decide(
+            groups,
+            target,
+            now=self._tools.now(),
+            moving_nodes=self._tools.fleet.moving_nodes(),
+            backoff=self._tools.backoff,
+            remaining_tokens=self._remaining(),
+            others=others,
+        )
+
+    async def _step(self) -> bool:
+        decided, leaving = self._decisions()
+        moved = await self._give_up([*(actions for _, actions in decided), leaving])
+        for arm, actions in decided:
+            created = await arm.reserver.create(actions.create)
+            if actions.create and not created and actions.yields:
+                await self._tools.groups.mark_draining(actions.yields[0])
+                created = True
+            moved |= created or bool(actions.complete)
+        await run_all(arm.reserver.complete(group) for arm, actions in decided for group in actions.complete)
+        # Side by side, so that one set of live reads serves them all.
+        released = await run_all(arm.reserver.release(group) for arm, actions in decided for group in actions.release)
+        moved |= any(released)
+        moved |= await self._warm()
+        await self._children()
+        due = [actions.recheck_after_seconds for _, actions in decided]
+        self.findings.waits.extend(wait for wait in due if wait is not None)
+        return moved
+
+    async def _give_up(self, decided: Sequence[Actions]) -> bool:
+        """Remove and drain what is not wanted, and take back drains of what is wanted again."""
         moved = False
-        for removal in actions.remove:
-            removed = await self._remove(removal.group, removal.reason)
-            if removed and removal.group.defect is Defect.UNCONFIRMED:
-                self._reserver.unconfirmed(removal.group)
-            moved |= removed
-        for group in actions.drain:
+        for removal in (removal for actions in decided for removal in actions.remove):
+            moved |= await self._removed(removal)
+        for group in (group for actions in decided for group in actions.drain):
             await self._tools.groups.mark_draining(group)
             moved = True
-        for group in actions.undrain:
+        returning = [group for actions in decided for group in actions.undrain]
+        for group in returning:
             await self._tools.groups.take_back(group)
             self.findings.notes.append((Reason.DRAINING, f"{group.name}: wanted again, its drain is taken back"))
             moved = True
-        moved |= await self._leave({group.name for group in actions.undrain})
-        moved |= await self._reserver.create(actions.create)
-        await run_all(self._reserver.complete(group) for group in actions.complete)
-        # Side by side, so that one set of live reads serves them all.
-        released = await run_all(self._reserver.release(group) for group in actions.release)
-        moved |= bool(actions.complete) or any(released)
-        moved |= await self._warm()
-        await self._children()
-        if actions.recheck_after_seconds is not None:
-            self.findings.waits.append(actions.recheck_after_seconds)
-        return moved
+        return await self._leave({group.name for group in returning}) or moved
+
+    async def _removed(self, removal: Removal) -> bool:
+        removed = await self._remove(removal.group, removal.reason)
+        if removed and removal.group.defect is Defect.UNCONFIRMED:
+            revision = removal.group.revision
+            arm = next((arm for arm in self._arms if arm.wish.target.revision == revision), self._arms[0])
+            arm.reserver.unconfirmed(removal.group)
+        return removed
 
     # --- leaving ---------------------------------------------------------------------------------------------------
 

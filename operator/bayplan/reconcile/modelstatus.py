@@ -9,15 +9,16 @@ from bayplan.api.conditions import ConditionType, Reason, Status, merge_conditio
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import (
     MAX_GROUPS_SHOWN,
+    CapacityGuidanceStatus,
     GroupStatus,
     InferenceModelStatus,
     PlacementStatus,
-    RevisionStatus,
     Stage,
 )
 from bayplan.api.meta import rfc3339
 from bayplan.planning.members import Group
 from bayplan.planning.replicas import ALIVE, Target
+from bayplan.reconcile.course import Course, revision_status
 from bayplan.reconcile.manifests import ModelIdentity, head_selector
 from bayplan.reconcile.plan import ModelPlan
 from bayplan.reconcile.warmup import WarmupObservation
@@ -52,8 +53,13 @@ class Situation:
     generation: int
     spec: InferenceModelSpec
     target: Target
+    """What groups of the revision that serves are to be."""
     plan: ModelPlan
+    """What that revision means on the present nodes."""
     groups: Sequence[Group]
+    course: Course
+    desired: int
+    """Replicas that spec or demand ask for, whatever a Rollout keeps or adds."""
     blocker: Blocker | None = None
     warming: Mapping[str, WarmupObservation] = field(default_factory=dict)
     """Last warm-up observation by group name."""
@@ -63,12 +69,20 @@ class Situation:
     """The last decision of autoscaling."""
     scaling_verdict: Verdict | None = None
     """Its condition."""
+    capacity: CapacityGuidanceStatus | None = None
+    """The numbers of the CapacityPlan that the model names."""
+    capacity_verdict: Verdict | None = None
+    """Whether that plan is proven."""
     endpoint: str = ""
     """Where the model's service answers."""
+    side_blocker: Blocker | None = None
+    """Why replicas of a candidate have no group."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
+    """Of the groups that serve as one pool; a candidate's are no part of what the model promises."""
+
     wanted: int
     alive: int
     ready: int
@@ -89,24 +103,27 @@ class _Counts:
 def build_status(situation: Situation, previous: InferenceModelStatus, *, now: datetime) -> InferenceModelStatus:
     """Return the status; equal situations give equal bytes, whenever they are looked at."""
     groups = situation.groups
-    alive = [g for g in groups if g.stage in ALIVE and g.defect is None]
+    pool = [g for g in groups if situation.course.arms.pools(g.revision)]
+    every = [g for g in groups if g.stage in ALIVE and g.defect is None]
+    alive = [g for g in pool if g.stage in ALIVE and g.defect is None]
     counts = _Counts(
         wanted=situation.target.replicas,
         alive=len(alive),
         ready=sum(1 for g in alive if g.stage is Stage.READY),
         draining=sum(1 for g in groups if g.stage is Stage.DRAINING),
-        failed=sum(1 for g in groups if g.stage is Stage.FAILED),
+        failed=sum(1 for g in pool if g.stage is Stage.FAILED),
         outdated=sum(1 for g in alive if not situation.target.matches(g)),
         moving=sum(1 for g in alive if _nodes_of(g) & situation.moving_nodes),
     )
     verdicts = _verdicts(situation, counts, alive)
+    ready = [g for g in every if g.stage is Stage.READY]
     return InferenceModelStatus(
         observed_generation=situation.generation,
-        replicas=counts.alive,
-        desired_replicas=counts.wanted,
+        replicas=len(every),
+        desired_replicas=situation.desired,
         pending_replicas=counts.pending,
-        warming_replicas=counts.warming,
-        ready_replicas=counts.ready,
+        warming_replicas=len(every) - len(ready),
+        ready_replicas=len(ready),
         draining_replicas=counts.draining,
         gpus=_gpus_held(groups),
         selector=",".join(f"{key}={value}" for key, value in head_selector(situation.model).items()),
@@ -114,16 +131,24 @@ def build_status(situation: Situation, previous: InferenceModelStatus, *, now: d
         memory=situation.plan.memory_status(),
         placement=PlacementStatus(
             groups=_groups_shown(groups, situation.warming),
-            pending_reason=situation.blocker.message[:1024] if situation.blocker and counts.pending else "",
+            pending_reason=_pending_reason(situation, counts),
         ),
         scaling=situation.scaling,
-        revisions=RevisionStatus(
-            target=situation.target.revision,
-            serving=tuple(sorted({g.revision for g in alive if g.stage is Stage.READY}))[:2],
+        capacity=situation.capacity,
+        revisions=revision_status(
+            situation.course, previous.revisions, [g.revision for g in alive if g.stage is Stage.READY]
         ),
         endpoint=situation.endpoint,
         conditions=merge_conditions(previous.conditions, verdicts, generation=situation.generation, now=now),
     )
+
+
+def _pending_reason(situation: Situation, counts: _Counts) -> str:
+    if situation.blocker is not None and counts.pending:
+        return situation.blocker.message[:1024]
+    if situation.side_blocker is not None and situation.course.arms.candidate is not None:
+        return f"candidate {situation.course.arms.candidate}: {situation.side_blocker.message}"[:1024]
+    return ""
 
 
 def invalid_status(
@@ -195,14 +220,19 @@ def _verdicts(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> 
         _placed(situation, counts, alive),
         _warm(situation, counts, alive),
         *([situation.scaling_verdict] if situation.scaling_verdict is not None else []),
+        *([situation.capacity_verdict] if situation.capacity_verdict is not None else []),
         _current(situation, counts),
     ]
     verdicts.append(_ready(situation, counts, verdicts))
     blocked_by_spec = not situation.plan.placeable and counts.pending > 0
+    rejection = situation.course.rejection
     if blocked_by_spec:
         verdicts.append((ConditionType.STALLED, "True", memory_reason, memory_message))
-    elif not _settled(counts):
-        reason, message = _first_problem(verdicts) or _unseen_work(situation.blocker, counts)
+    elif rejection is not None and situation.course.held and not situation.course.on_trial:
+        _, _, reason, message = _current(situation, counts)
+        verdicts.append((ConditionType.STALLED, "True", reason, message))
+    elif not _settled(counts) or situation.course.held or situation.course.on_trial:
+        reason, message = _first_problem(verdicts) or _unseen_work(situation.course, situation.blocker, counts)
         verdicts.append((ConditionType.RECONCILING, "True", reason, message))
     return verdicts
 
@@ -212,8 +242,10 @@ def _settled(counts: _Counts) -> bool:
     return at_rest and counts.alive == counts.ready == counts.wanted
 
 
-def _unseen_work(blocker: Blocker | None, counts: _Counts) -> tuple[Reason, str]:
+def _unseen_work(course: Course, blocker: Blocker | None, counts: _Counts) -> tuple[Reason, str]:
     """What goes on although every condition is fine."""
+    if course.on_trial:
+        return Reason.ROLLOUT_IN_PROGRESS, f"rollouts.bayplan.dev {course.rollout}: {course.phase}"
     if counts.moving:
         return Reason.REPLACING, f"{counts.moving} replicas are to move off leaving nodes{_waiting_for(blocker)}"
     return Reason.DRAINING, "replicas are leaving"
@@ -259,7 +291,8 @@ def _pending(blocker: Blocker | None, counts: _Counts) -> Verdict:
 
 def _warm(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Verdict:
     kind = ConditionType.WARM
-    failed = [g for g in situation.groups if g.stage is Stage.FAILED and g.defect is None]
+    pools = situation.course.arms.pools
+    failed = [g for g in situation.groups if g.stage is Stage.FAILED and g.defect is None and pools(g.revision)]
     if failed:
         worst = max(failed, key=lambda g: (g.since, g.name))
         reason = Reason.WARMUP_FAILED if worst.head.warmup_failed else Reason.ENGINE_FAILED
@@ -286,13 +319,30 @@ def _warming_text(group: Group, seen: WarmupObservation | None) -> str:
 
 
 def _current(situation: Situation, counts: _Counts) -> Verdict:
-    revision = situation.target.revision
+    course, revision = situation.course, situation.target.revision
+    if course.held:
+        return _held(course, revision)
     if counts.outdated:
         text = f"{counts.outdated} of {counts.alive} replicas are to be replaced by revision {revision}"
         if not counts.pending:
             text += _waiting_for(situation.blocker)
         return ConditionType.CURRENT, "False", Reason.REPLACING, text
     return ConditionType.CURRENT, "True", Reason.CURRENT, f"all replicas run revision {revision}"
+
+
+def _held(course: Course, serving: str) -> Verdict:
+    """The spec asks for another revision than the one that serves."""
+    kind, rejection, goes_on = ConditionType.CURRENT, course.rejection, f"; {serving} serves"
+    named = f"rollouts.bayplan.dev {course.rollout}"
+    if course.on_trial:
+        text = f"{named} tries {course.target} ({course.phase}){goes_on}"
+        return kind, "False", Reason.ROLLOUT_IN_PROGRESS, text
+    if rejection is not None:
+        text = f"{course.target} was rejected: {rejection.reason}: {rejection.message}{goes_on}"
+        return kind, "False", Reason.REVISION_REJECTED, text
+    if course.rollout:
+        return kind, "False", Reason.ROLLOUT_IN_PROGRESS, f"{named} has not begun with {course.target} yet{goes_on}"
+    return kind, "False", Reason.WAITING_FOR_ROLLOUT, f"{course.target} waits for a Rollout of this model{goes_on}"
 
 
 def _ready(situation: Situation, counts: _Counts, others: Sequence[Verdict]) -> Verdict:

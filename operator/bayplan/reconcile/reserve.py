@@ -78,17 +78,17 @@ class Reserver:
             wish.spec,
             revision=wish.target.revision,
             records=wish.plan.records,
-            in_use={group.revision for group in self._look()},
+            in_use={*wish.revisions, *(group.revision for group in self._look())},
         )
         await children.ensure_services(wish.model, multi_node=wish.plan.multi_node)
 
     def _held(self) -> Blocker | None:
-        hold = self._tools.holds.get(self._wish.model.uid)
+        hold = self._tools.holds.get(self._wish.memory_key)
         if hold is None:
             return None
         left = (hold.until - self._tools.now()).total_seconds()
         if left <= 0 or hold.pods != self._pods:
-            del self._tools.holds[self._wish.model.uid]
+            del self._tools.holds[self._wish.memory_key]
             return None
         self._findings.waits.append(left)
         return hold.blocker
@@ -96,7 +96,7 @@ class Reserver:
     def _hold(self, blocker: Blocker, seconds: float) -> None:
         self._findings.blocker = blocker
         until = self._tools.now() + timedelta(seconds=seconds)
-        self._tools.holds[self._wish.model.uid] = Hold(until, blocker, self._pods)
+        self._tools.holds[self._wish.memory_key] = Hold(until, blocker, self._pods)
         self._findings.waits.append(seconds)
 
     @property
@@ -249,8 +249,8 @@ class Reserver:
         """A released group was not bound. The first time the world may just have moved on; then pauses grow, in which
         others may have the GPUs: mostly something is missing that only a person can make.
         """
-        uid = self._wish.model.uid
-        times = self._tools.unconfirmed[uid] = self._tools.unconfirmed.get(uid, 0) + 1
+        key = self._wish.memory_key
+        times = self._tools.unconfirmed[key] = self._tools.unconfirmed.get(key, 0) + 1
         if times > 1:
             seconds = self._tools.backoff.delay(times - 2)
             text = f"{group.name}: {group.message}; tried {times} times, again in {seconds:.0f} s"

@@ -145,6 +145,7 @@ _WARNINGS = frozenset(
         Reason.CONTAINER_NOT_STARTED,
         Reason.GROUP_BROKEN,
         Reason.OVERRIDDEN,
+        Reason.REVISION_REJECTED,
     }
 )
 

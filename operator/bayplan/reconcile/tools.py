@@ -52,22 +52,36 @@ class Tools:
     confirm: Callable[[ModelIdentity, int], Awaitable[None]]
     """Reads a model live before anything is reserved for it; raises WorldChangedError when it is gone, or no longer of
     the given generation."""
-    holds: dict[str, Hold] = field(default_factory=dict)
-    """Model uid → why no new group is tried for a while."""
-    unconfirmed: dict[str, int] = field(default_factory=dict)
-    """Model uid → released groups in a row that the scheduler did not bind."""
+    holds: dict[tuple[str, str], Hold] = field(default_factory=dict)
+    """Model uid and revision → why no new group is tried for a while."""
+    unconfirmed: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Model uid and revision → released groups in a row that the scheduler did not bind."""
+
+    def forget(self, uid: str) -> None:
+        """Drop what is remembered of a model."""
+        for memory in (self.holds, self.unconfirmed):
+            for key in [key for key in memory if key[0] == uid]:
+                del memory[key]
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """One model at one generation: who it is, what it asks for, and what that means on the present nodes."""
+    """One revision of a model at one generation: what its groups are to be, and what that means on the nodes."""
 
     model: ModelIdentity
     generation: int
     spec: InferenceModelSpec
+    """The present spec with what the revision's hash covers as the revision has it."""
     target: Target
     plan: ModelPlan
     scaling: ScalingPlan
+    revisions: frozenset[str] = frozenset()
+    """Revisions of the model that are still needed."""
+
+    @property
+    def memory_key(self) -> tuple[str, str]:
+        """Under which passes remember what went wrong with groups of the revision."""
+        return self.model.uid, self.target.revision
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ def retain(policy: RolloutPolicy, state: RolloutState, world: World) -> Decision
         done = state.change(phase=Phase.STEADY, retained=None, retained_at_seconds=None)
         return Decision(done, Advance(Phase.STEADY))
     if world.wanted == serving:
-        return hold(state, Hold(HoldReason.RETAINING, f"{retained} is kept for {float(left):g} s more"))
+        return hold(state, Hold(HoldReason.RETAINING, f"{retained} is kept for {float(policy.retain_seconds):g} s"))
     return None
 
 

@@ -9,7 +9,6 @@ from bayplan.planning.gates.counts import StageEvidence
 from bayplan.planning.rollout.plan import Plan
 from bayplan.planning.rollout.proof import RollbackProof
 
-
 TRYING = frozenset({Phase.WARM, Phase.SHADOW, Phase.CANARY})
 """Phases in which the candidate has pods and is not promoted."""
 

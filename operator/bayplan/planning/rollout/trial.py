@@ -156,7 +156,7 @@ def _holds(
         holds += _evidence(policy, state, world, stage, assessment)
     elapsed = state.clock.elapsed(world.now_seconds)
     if elapsed < stage.bake_seconds:
-        holds.append(Hold(HoldReason.BAKING, f"{float(elapsed):g} of {float(stage.bake_seconds):g} s in {stage.name}"))
+        holds.append(Hold(HoldReason.BAKING, f"{stage.name} lasts at least {float(stage.bake_seconds):g} s"))
     return holds
 
 
@@ -206,7 +206,11 @@ def _evidence(
     through = evidence.through_seconds
     age = None if through is None else world.now_seconds - through
     if age is None or age > policy.max_evidence_age_seconds:
-        message = "nothing counted yet" if age is None else f"the last window ended {float(age):g} s ago"
+        message = (
+            "nothing counted yet"
+            if age is None
+            else f"the last window ended more than {float(policy.max_evidence_age_seconds):g} s ago"
+        )
         holds.append(Hold(HoldReason.EVIDENCE_STALE, message))
     return holds
 
