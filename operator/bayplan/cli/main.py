@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-COMMANDS = ("operator", "gateway", "status", "fit")
-"""Each is a function of its own name in the module of its own name."""
+COMMANDS = ("operator", "gateway", "status", "fit", "plan", "inventory", "rollout", "gate")
+"""Each is a function, or a group of commands, of its own name in the module of its own name."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it: 128 + SIGINT."""
 
@@ -30,7 +30,10 @@ class _Commands(TyperGroup):
         gc.disable()
         module = import_module(f"bayplan.cli.{cmd_name}")
         gc.enable()
-        single.command(cmd_name)(getattr(module, cmd_name))
+        command = getattr(module, cmd_name)
+        if isinstance(command, typer.Typer):
+            return typer.main.get_command(command)
+        single.command(cmd_name)(command)
         return typer.main.get_command(single)
 
 
