@@ -10,7 +10,7 @@ from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Claim, ClaimState, Inventory, Sharing, Taint
 from bayplan.planning.layout.split import Layout
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.placement import groups_per_domain, place
+from bayplan.planning.placement import MOST_GROUNDS, groups_per_domain, place
 from tests.planning.fleets import H100, L4, node, request, shape
 
 TAINT = Taint(key="dedicated", value="llm", effect="NoSchedule")
@@ -385,3 +385,21 @@ def test_invalid_requests_name_their_field(field: str, make: Any) -> None:
         make()
 
     assert caught.value.field == field
+
+
+def test_what_is_remembered_of_the_nodes_never_outlives_them() -> None:
+    """Snapshots of the same nodes share what was worked out from them; other nodes are looked at anew."""
+    first = Inventory(nodes=(node("a", 4), node("b", 4)))
+    assert place(request(shape(4)), first).placed
+    crowded = first.with_claims([Claim("a", gpus=4), Claim("b", gpus=4)])
+    assert place(request(shape(4)), crowded).reason is Reason.INSUFFICIENT_GPU
+    assert crowded.of_nodes is first.of_nodes
+    cordoned = Inventory(nodes=(node("a", 4, cordoned=True), node("b", 4, cordoned=True)))
+    assert not place(request(shape(4)), cordoned).placed
+
+
+def test_what_is_remembered_of_the_nodes_is_bounded() -> None:
+    inventory = Inventory(nodes=(node("a", 4),))
+    for millis in range(200):
+        place(request(shape(1, cpu_millis=millis)), inventory)
+    assert len(inventory.of_nodes) <= MOST_GROUNDS

@@ -167,6 +167,11 @@ class Inventory:
         return {}
 
     @cached_property
+    def of_nodes(self) -> dict[Hashable, Any]:
+        """The same of the nodes alone, whatever is claimed: snapshots of the same nodes share it."""
+        return {}
+
+    @cached_property
     def free(self) -> Mapping[str, Free]:
         """What each node still has, by name; computed once per snapshot."""
         return _subtract(
@@ -185,16 +190,19 @@ class Inventory:
         name = self.version if version is None else version
         after = Inventory(nodes=self.nodes, claims=self.claims + added, version=name)
         after.__dict__["free"] = _subtract(dict(self.free), added)
+        after.__dict__["of_nodes"] = self.of_nodes
         return after
 
     def without_owners(self, owners: Iterable[str]) -> "Inventory":
         """The inventory as if the pods of `owners` were gone: what a group's successor may count as its own."""
         gone = frozenset(owners)
-        return Inventory(
+        rest = Inventory(
             nodes=self.nodes,
             claims=tuple(claim for claim in self.claims if claim.owner not in gone),
             version=self.version,
         )
+        rest.__dict__["of_nodes"] = self.of_nodes
+        return rest
 
 
 def _subtract(free: dict[str, Free], claims: Iterable[Claim]) -> dict[str, Free]:

@@ -137,25 +137,74 @@ def place(request: GroupRequest, inventory: Inventory) -> PlacementDecision:
     )
 
 
-def _survey(request: GroupRequest, shape: GroupShape, inventory: Inventory) -> _Survey:
-    free = inventory.free
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What one shape finds in the nodes, whatever is free on them."""
+
+    matching: tuple[tuple[Node, int | Fraction], ...]
+    """Nodes that match in everything but room, and the spare GPU memory of a pod there."""
+    obstacles: Mapping[Obstacle, int]
+    largest: Mapping[Obstacle, Size]
+
+
+MOST_GROUNDS = 64
+"""Requests whose ground is remembered of one set of nodes."""
+
+
+def _ground(request: GroupRequest, shape: GroupShape, inventory: Inventory) -> _Ground:
+    """Look at every node once, for all replicas of a request."""
+    selector, excluded = tuple(sorted(request.node_selector.items())), tuple(sorted(request.excluded_nodes))
+    key = ("ground", shape, selector, request.tolerations, excluded)
+    found: _Ground | None = inventory.of_nodes.get(key)
+    if found is not None:
+        return found
     obstacles: Counter[Obstacle] = Counter()
     largest: dict[Obstacle, Size] = {}
-    matching, candidates = [], []
+    matching = []
+    spare: dict[int | Fraction | None, int | Fraction] = {}
     for node in inventory.nodes:
         obstacle = node_obstacle(node, request, shape)
         if obstacle is None:
-            left = free[node.name]
-            matching.append((node, left))
-            obstacle = room_obstacle(left, shape)
-            if obstacle is None:
-                candidates.append(_candidate(node, left.gpus, request, shape))
+            if node.gpu_memory_mib not in spare:
+                spare[node.gpu_memory_mib] = _spare_memory(node, shape)
+            matching.append((node, spare[node.gpu_memory_mib]))
+            continue
+        obstacles[obstacle] += 1
+        if obstacle.is_size:
+            size = size_of(obstacle, node, shape)
+            if obstacle not in largest or size.there > largest[obstacle].there:
+                largest[obstacle] = size
+    if len(inventory.of_nodes) >= MOST_GROUNDS:
+        inventory.of_nodes.clear()
+    found = inventory.of_nodes[key] = _Ground(tuple(matching), obstacles, largest)
+    return found
+
+
+def _spare_memory(node: Node, shape: GroupShape) -> int | Fraction:
+    need, memory = shape.least_gpu_memory_mib, node.gpu_memory_mib
+    return 0 if need is None or memory is None else (memory - need) * shape.gpus_per_pod
+
+
+def _survey(request: GroupRequest, shape: GroupShape, inventory: Inventory) -> _Survey:
+    free, ground = inventory.free, _ground(request, shape, inventory)
+    obstacles = Counter(ground.obstacles)
+    matching, candidates = [], []
+    for node, spare_memory in ground.matching:
+        left = free[node.name]
+        matching.append((node, left))
+        obstacle = room_obstacle(left, shape)
         if obstacle is not None:
             obstacles[obstacle] += 1
-            if obstacle.is_size:
-                size = size_of(obstacle, node, shape)
-                if obstacle not in largest or size.there > largest[obstacle].there:
-                    largest[obstacle] = size
+            continue
+        candidates.append(
+            Candidate(
+                name=node.name,
+                domains=node.domains,
+                resident=node.name in request.resident_nodes,
+                gpus_left=left.gpus - shape.gpus_per_pod,
+                memory_left_mib=spare_memory,
+            )
+        )
     rules = SearchRules(
         size=shape.pods,
         required=request.required,
@@ -164,19 +213,10 @@ def _survey(request: GroupRequest, shape: GroupShape, inventory: Inventory) -> _
         groups_in_domain=request.groups_in_domain,
         kept=request.kept_nodes,
     )
-    findings = text.Findings(matching=tuple(matching), fitting=len(candidates), obstacles=obstacles, largest=largest)
-    return _Survey(shape=shape, findings=findings, candidates=tuple(candidates), rules=rules)
-
-
-def _candidate(node: Node, free_gpus: int, request: GroupRequest, shape: GroupShape) -> Candidate:
-    need, memory = shape.least_gpu_memory_mib, node.gpu_memory_mib
-    return Candidate(
-        name=node.name,
-        domains=node.domains,
-        resident=node.name in request.resident_nodes,
-        gpus_left=free_gpus - shape.gpus_per_pod,
-        memory_left_mib=0 if need is None or memory is None else (memory - need) * shape.gpus_per_pod,
+    findings = text.Findings(
+        matching=tuple(matching), fitting=len(candidates), obstacles=obstacles, largest=ground.largest
     )
+    return _Survey(shape=shape, findings=findings, candidates=tuple(candidates), rules=rules)
 
 
 def _rank(survey: _Survey, score: Score) -> _Rank:

@@ -75,9 +75,9 @@ def gpu_pools(spec: InferenceModelSpec, inventory: Inventory) -> tuple[GpuPool, 
     """
     products, selector = spec.placement.gpu_products, spec.placement.node_selector
     key = ("gpu_pools", products, tuple(sorted(selector.items())))
-    found: tuple[GpuPool, ...] | None = inventory.derived.get(key)
+    found: tuple[GpuPool, ...] | None = inventory.of_nodes.get(key)
     if found is None:
-        found = inventory.derived[key] = _pools(products, selector, inventory)
+        found = inventory.of_nodes[key] = _pools(products, selector, inventory)
     return found
 
 
