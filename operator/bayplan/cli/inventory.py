@@ -6,14 +6,8 @@ from typing import Annotated
 
 import typer
 
-from bayplan.cli.configuration import ConfigurationError, load_configuration
-from bayplan.cli.offline.collect import collect
-from bayplan.cli.offline.document import ClusterDocument, to_json
-from bayplan.cluster.client import ApiClient
-from bayplan.cluster.credentials import Credentials, CredentialsError, load_access
-from bayplan.cluster.errors import ApiError
-from bayplan.cluster.loop import run
-from bayplan.planning.topology import Topology
+from bayplan.cli.offline.cluster import ClusterError, read_cluster, read_topology
+from bayplan.cli.offline.document import to_json
 
 
 def inventory(
@@ -28,15 +22,8 @@ def inventory(
     No secret is in it: values of environment variables are left out.
     """
     try:
-        topology = load_configuration(config).topology
-        typer.echo(to_json(run(read_cluster(kubeconfig, topology, datetime.now(UTC)))), nl=False)
-    except (ConfigurationError, CredentialsError, ApiError) as error:
+        document = read_cluster(kubeconfig, read_topology(config), datetime.now(UTC))
+    except ClusterError as error:
         typer.echo(f"bayplan inventory: {error}", err=True)
         raise typer.Exit(2) from None
-
-
-async def read_cluster(kubeconfig: Path | None, topology: Topology, now: datetime) -> ClusterDocument:
-    """Read the cluster that a kubeconfig names."""
-    path = str(kubeconfig) if kubeconfig is not None else None
-    async with ApiClient(Credentials(lambda: load_access(kubeconfig=path))) as client:
-        return await collect(client, topology=topology, now=now)
+    typer.echo(to_json(document), nl=False)

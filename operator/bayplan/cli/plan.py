@@ -9,15 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bayplan.cli.configuration import ConfigurationError, load_configuration
-from bayplan.cli.inventory import read_cluster
+from bayplan.cli.offline.cluster import ClusterError, read_cluster, read_topology
 from bayplan.cli.offline.document import ClusterDocument, from_json
 from bayplan.cli.offline.evaluate import Evaluation
 from bayplan.cli.offline.manifests import MAX_BYTES, read_manifests
 from bayplan.cli.offline.render import INVALID, as_json, as_junit, as_table, exit_code
-from bayplan.cluster.credentials import CredentialsError
-from bayplan.cluster.errors import ApiError
-from bayplan.cluster.loop import run
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.topology import Topology
 
@@ -49,12 +45,12 @@ def plan(
         raise typer.BadParameter("give --nodes or --kubeconfig, not both")
     now = datetime.now(UTC)
     try:
-        topology = load_configuration(config).topology
+        topology = read_topology(config)
         manifests = read_manifests(files, namespace=namespace)
         document = _document(nodes, kubeconfig, topology, now)
         evaluation = Evaluation(document, topology=topology, now=now, live=nodes is None)
         reports = evaluation.run(manifests)
-    except (ConfigurationError, CredentialsError, ApiError, InvalidInput) as error:
+    except (ClusterError, InvalidInput) as error:
         typer.echo(f"bayplan plan: {error}", err=True)
         raise typer.Exit(INVALID) from None
     if junit is not None:
@@ -70,7 +66,7 @@ def plan(
 
 def _document(nodes: Path | None, kubeconfig: Path | None, topology: Topology, now: datetime) -> ClusterDocument:
     if nodes is None:
-        return run(read_cluster(kubeconfig, topology, now))
+        return read_cluster(kubeconfig, topology, now)
     try:
         with nodes.open("rb") as file:
             text = file.read(MAX_INVENTORY_BYTES + 1)
