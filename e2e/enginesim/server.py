@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,6 +32,8 @@ from e2e.enginesim.settings import Settings
 from e2e.enginesim.text import plan_output
 
 _BODY_LIMIT_BYTES = 64 * 2**20
+_VALUE = re.compile(rb"^([^#\n].*) \S+$", re.MULTILINE)
+"""One sample: what it is called, and its value."""
 _EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8"}
 _PERMISSION = {
     "object": "model_permission",
@@ -141,10 +144,14 @@ class EngineServer:
         tracked = self._open_requests if self.flags.enable_server_load_tracking else 0
         return json_reply({"server_load": tracked})
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(
-            body=self.metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
-        )
+    async def _metrics(self, request: web.Request) -> web.Response:
+        fault = self.injector.faults.metrics
+        if fault == "cut" and request.transport is not None:
+            request.transport.abort()
+        body = self.metrics.render()
+        if fault == "nan":
+            body = _VALUE.sub(rb"\1 NaN", body)
+        return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _models(self, _request: web.Request) -> web.Response:
         names = self.flags.served_model_name if self.ready else ()

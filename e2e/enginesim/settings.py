@@ -22,6 +22,7 @@
 | `HANG_REQUESTS` | 0 | the next N generations are accepted and never answered |
 | `CRASH_AFTER_REQUESTS` | | exit 1 on receipt of the N-th generation from now on |
 | `CRASH_AFTER_SECONDS` | | exit 1 this many seconds after start-up |
+| `METRICS` | | `cut`: `/metrics` closes the connection without an answer; `nan`: every value is NaN |
 
 The rows from `SLOW_TTFT_FACTOR` on can be changed in a running engine: `POST /_enginesim/faults` with their names in
 lower case; fields that are not named keep their value, `GET` shows all.
@@ -56,6 +57,7 @@ class Faults(BaseModel):
     hang_requests: Annotated[int, Field(ge=0)] = 0
     crash_after_requests: Annotated[int, Field(ge=1)] | None = None
     crash_after_seconds: Seconds | None = None
+    metrics: Literal["", "cut", "nan"] = ""
 
 
 class Settings(Faults):

@@ -1,6 +1,7 @@
 """Each fault does what it says, to the share that it names, and can be switched in a running engine."""
 
 import asyncio
+import math
 import time
 
 import aiohttp
@@ -123,6 +124,22 @@ async def test_the_first_requests_hang_and_the_next_are_served(engine):
         task.cancel()
 
 
+async def test_metrics_can_be_nan_or_stay_away_while_requests_are_served(engine):
+    client = await engine()
+    await client.complete()
+    assert await client.value("request_success_total", finished_reason="length") == 1
+    await client.faults(metrics="nan")
+    samples = [sample for family in (await client.families()).values() for sample in family.samples]
+    assert samples
+    assert all(math.isnan(sample.value) for sample in samples)
+    await client.faults(metrics="cut")
+    with pytest.raises(aiohttp.ClientConnectionError):
+        await client.get("/metrics")
+    await client.complete()
+    await client.faults(metrics="")
+    assert await client.value("request_success_total", finished_reason="length") == 2
+
+
 async def test_faults_change_one_by_one(engine):
     client = await engine(ERROR_SHARE="1")
     changed = await client.faults(error_status=429)
@@ -140,6 +157,7 @@ async def test_faults_change_one_by_one(engine):
         ({"error_share": -0.1}, "error_share"),
         ({"slow_ttft_factor": 0.9}, "slow_ttft_factor"),
         ({"error_status": 200}, "error_status"),
+        ({"metrics": "gone"}, "metrics"),
         ({"load_seconds": 1}, "load_seconds"),
         ([], "object"),
     ],
