@@ -31,11 +31,14 @@ class Narrator:
         self._kubeconfig = kubeconfig
         self._kubectl = Path(sys.executable).with_name("kubectl")
         self._started = time.monotonic()
+        self.scenes = 0
+        """Scenes that were opened."""
 
-    def scene(self, number: int, title: str, why: str) -> None:
-        """Open a scene."""
+    def scene(self, title: str, why: str) -> None:
+        """Open the next scene."""
+        self.scenes += 1
         self.console.print()
-        self.console.print(Rule(f"[bold]{number} · {escape(title)}", align="left", style="cyan"))
+        self.console.print(Rule(f"[bold]{self.scenes} · {escape(title)}", align="left", style="cyan"))
         self.console.print(f"[dim]{escape(why)}[/dim]")
 
     def say(self, text: str) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from e2e.scenarios.demo import SCENES
+
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.mark.scenario
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(720)
 def test_every_scene_of_the_demo_reaches_its_state() -> None:
     played = subprocess.run(
         [sys.executable, "-m", "e2e.scenarios.demo", "--all"],
@@ -20,11 +22,18 @@ def test_every_scene_of_the_demo_reaches_its_state() -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=660,
         check=False,
     )
 
     assert played.returncode == 0, played.stdout[-4000:] + played.stderr[-4000:]
-    assert "All 11 scenes reached their state" in played.stdout
+    assert f"All {len(SCENES)} scenes reached their state" in played.stdout
     # Each scene shows what a person would type.
     assert played.stdout.count("$ kubectl apply") >= 6
+
+
+def test_a_scene_is_played_once_and_the_last_one_of_the_short_demo_cleans_up() -> None:
+    assert len({scene.play for scene in SCENES}) == len(SCENES)
+    short = [scene.play.__name__ for scene in SCENES if scene.always]
+    assert short[-1] == "deletion"
+    assert len(short) < len(SCENES)
