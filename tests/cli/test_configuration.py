@@ -8,6 +8,7 @@ import pytest
 
 from bayplan.cli.configuration import ConfigurationError, load_configuration
 from bayplan.cluster.apitimes import ApiTimes
+from bayplan.telemetry.aliases import VLLM, Signal
 from bayplan.telemetry.prometheus import PrometheusSource
 from bayplan.telemetry.scrape import ScrapeSource
 
@@ -121,8 +122,31 @@ async def test_demand_is_scraped_unless_a_prometheus_is_named(tmp_path: Path) ->
         "scrapeSeconds: 0",
         "scrapesAtOnce: 0",
         "prometheus: http://a",
+        "metricAliases: {waitingRequests: [a]}",
+        "metricAliases: {waiting: []}",
+        "metricAliases: {waiting: ['a{b}']}",
+        "metricAliases: {waiting: ['vllm:num_requests_running']}",
     ],
 )
 def test_a_telemetry_that_cannot_work_is_refused_by_name(tmp_path: Path, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text.split(":", maxsplit=1)[0]):
         load_configuration(written(tmp_path, f"telemetry: {{{text}}}"))
+
+
+def test_names_of_metrics_are_configured_per_signal_and_stand_before_the_known_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "telemetry: {metricAliases: {waiting: ['fork:queued'], outputTokens: [fork_generated]}}"
+    aliases = load_configuration(written(tmp_path, text)).telemetry.aliases()
+
+    assert aliases.by_signal[Signal.WAITING] == ("fork:queued", *VLLM.by_signal[Signal.WAITING])
+    assert aliases.by_signal[Signal.OUTPUT_TOKENS][0] == "fork_generated"
+    assert aliases.by_signal[Signal.RUNNING] == VLLM.by_signal[Signal.RUNNING]
+    assert load_configuration(None).telemetry.aliases() == VLLM
+    monkeypatch.setenv("BAYPLAN_TELEMETRY__METRIC_ALIASES", '{"running": ["fork:running"]}')
+    assert load_configuration(None).telemetry.aliases().by_signal[Signal.RUNNING][0] == "fork:running"
+
+
+def test_an_unknown_signal_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="waitingRequests: no such signal; there are running, waiting, prompt"):
+        load_configuration(written(tmp_path, "telemetry: {metricAliases: {waitingRequests: [a]}}"))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.telemetry import engine as engine_module
+from bayplan.telemetry.aliases import VLLM, Signal
 from bayplan.telemetry.engine import (
     MAX_ANSWER_BYTES,
     EngineError,
@@ -148,6 +149,14 @@ async def test_the_ranks_of_an_engine_are_summed_and_a_fraction_is_not_idle(serv
     ranks = metrics("2", "0") + 'vllm:num_requests_running{engine="1"} 0.5\nvllm:num_requests_waiting{engine="1"} 1\n'
     server.text("/metrics", ranks)
     assert await client.load(HOST) == EngineLoad(running=3, waiting=1)
+
+
+async def test_gauges_have_the_names_that_the_user_says(server: Server) -> None:
+    aliases = VLLM.preferring({Signal.RUNNING: ["fork:running"]})
+    server.text("/metrics", "fork:running 4\nvllm:num_requests_waiting 1\n")
+    found = HttpEngine(aliases=aliases, connect_timeout_seconds=10.0, read_timeout_seconds=20.0)
+    assert await found.load(HOST) == EngineLoad(running=4, waiting=1)
+    await found.close()
 
 
 @pytest.mark.parametrize("gauge", ["NaN", "+Inf", "-1", "-0.5", "many", ""])

@@ -12,6 +12,7 @@ import pytest_asyncio
 from aiohttp import web
 
 from bayplan.planning.measurements import Unknown
+from bayplan.telemetry.aliases import VLLM, Signal
 from bayplan.telemetry.prometheus import PrometheusSource
 from bayplan.telemetry.sources import EngineAnswer, EngineSource, GatewaySource, Trouble, TroubleKind
 from e2e.prometheus import MissingPrometheusError, PrometheusServer, Target, ensure_prometheus
@@ -26,6 +27,7 @@ vllm:prompt_tokens_total{engine="1"} 40
 vllm:generation_tokens_total{engine="0"} 20
 process_start_time_seconds 1234
 """
+OWN = (ENGINE % 0).replace("vllm:generation_tokens_total", "fork_generated")
 DOOR = """bayplan_gateway_demand_tokens_total{namespace="team",model="llama",kind="prompt"} 100
 bayplan_gateway_demand_tokens_total{namespace="team",model="llama",kind="output"} 50
 bayplan_gateway_queued_tokens{namespace="team",model="llama"} 7
@@ -68,7 +70,14 @@ Exposers = dict[str, Exposer]
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def exposers() -> AsyncIterator[Exposers]:
     """By the name of the pod: Prometheus takes five seconds to learn of a target, so all are there from the start."""
-    texts = {"timed-0": ENGINE % 0, "odd-0": ENGINE % "NaN", "a.b|c": ENGINE % 0, "aXb": ENGINE % 0, "gateway-0": DOOR}
+    texts = {
+        "timed-0": ENGINE % 0,
+        "odd-0": ENGINE % "NaN",
+        "own-0": OWN,
+        "a.b|c": ENGINE % 0,
+        "aXb": ENGINE % 0,
+        "gateway-0": DOOR,
+    }
     found = {pod: Exposer() for pod in texts}
     for pod, exposer in found.items():
         exposer.text = texts[pod]
@@ -142,6 +151,16 @@ async def test_samples_come_with_the_time_of_their_scrape(server: PrometheusServ
     for answer in (gone, elsewhere):
         assert answer.trouble is not None
         assert (answer.reading, answer.trouble.kind) == (None, TroubleKind.UNREACHABLE)
+
+
+async def test_names_of_the_users_own_are_asked_for_as_well(server: PrometheusServer) -> None:
+    aliases = VLLM.preferring({Signal.OUTPUT_TOKENS: ["fork_generated"]})
+    source = PrometheusSource(server.url, aliases=aliases)
+    found = await first_reading(source, engine("own-0"))
+    await source.close()
+
+    assert found.reading is not None
+    assert found.reading.served_tokens == 120
 
 
 async def test_nan_is_unknown_and_a_missing_metric_is_named_with_the_nearest(

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from bayplan.planning.measurements import Unknown
+from bayplan.telemetry.aliases import VLLM, Signal
 from bayplan.telemetry.scrape import ScrapeSource
 from bayplan.telemetry.sources import EngineSource, GatewaySource, TroubleKind
 
@@ -89,6 +90,18 @@ async def test_engines_are_read_with_the_time_of_the_answer(server: Server, sour
     assert found.reading is not None
     assert (found.reading.at_seconds, found.reading.served_tokens) == (42, 120)
     assert server.paths == ["/metrics"]
+
+
+async def test_engines_with_names_of_their_own_are_read_by_them(server: Server) -> None:
+    aliases = VLLM.preferring({Signal.OUTPUT_TOKENS: ["fork:generated"]})
+    source = ScrapeSource(clock=lambda: 42.0, engine_port=server.port, aliases=aliases)
+    server.text = METRICS.replace("vllm:generation_tokens_total", "fork:generated")
+    found = (await source.read_engines([engine()]))["e1"]
+    await source.close()
+
+    assert found.trouble is None
+    assert found.reading is not None
+    assert found.reading.served_tokens == 120
 
 
 async def test_one_silent_pod_says_nothing_about_the_others(source: ScrapeSource) -> None:

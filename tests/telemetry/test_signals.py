@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bayplan.planning.measurements import Unknown
-from bayplan.telemetry.aliases import NAMES, NEEDED, VLLM, Signal
+from bayplan.telemetry.aliases import NEEDED, VLLM, Aliases, Signal
 from bayplan.telemetry.exposition import metric_names, nearest_name, read_samples, sums_of
 from bayplan.telemetry.readings import engine_answer
 from bayplan.telemetry.sources import EngineAnswer, EngineSource, TroubleKind
@@ -31,11 +31,11 @@ def text_of(values: dict[str, object]) -> str:
     return "".join(f'{name}{{engine="0"}} {value}\n' for name, value in values.items())
 
 
-def answer(values: dict[str, object], *, kv_tokens: int | None = None) -> EngineAnswer:
+def answer(values: dict[str, object], *, kv_tokens: int | None = None, aliases: Aliases = VLLM) -> EngineAnswer:
     text = text_of(values)
     source = EngineSource("uid", "team", "llama-0", "10.0.0.1", "containerd://a", kv_tokens)
-    sums = sums_of((sample.name, sample.value) for sample in read_samples(text, NAMES))
-    return engine_answer(source, sums, at_seconds=7.5, present=lambda: metric_names(text))
+    sums = sums_of((sample.name, sample.value) for sample in read_samples(text, aliases.names))
+    return engine_answer(source, sums, aliases=aliases, at_seconds=7.5, present=lambda: metric_names(text))
 
 
 def test_served_waiting_and_remaining_tokens() -> None:
@@ -56,7 +56,7 @@ def test_running_tokens_are_those_in_the_kv_cache_where_its_size_is_known() -> N
     assert found.reading.remaining_tokens == 1000 + 2 * 150
 
 
-@pytest.mark.parametrize("names", VLLM.values(), ids=VLLM)
+@pytest.mark.parametrize("names", VLLM.by_signal.values(), ids=VLLM.by_signal)
 def test_every_alias_means_the_same(names: tuple[str, ...]) -> None:
     for name in names:
         renamed = {name if key in names else key: value for key, value in VALUES.items()}
@@ -71,14 +71,14 @@ def test_of_two_names_for_one_thing_the_newer_counts() -> None:
 
 def test_the_newest_names_are_those_of_a_running_engine() -> None:
     listed = LISTED.read_text()
-    for signal, names in VLLM.items():
+    for signal, names in VLLM.by_signal.items():
         stem = names[0].removesuffix("_total").removesuffix("_sum").removesuffix("_count")
         assert signal is Signal.PROCESS_START or stem in listed, signal
 
 
 @pytest.mark.parametrize("signal", NEEDED)
 def test_a_missing_metric_is_named_with_the_nearest_that_is_there(signal: Signal) -> None:
-    (name,) = (name for name in VLLM[signal] if name in VALUES)
+    (name,) = (name for name in VLLM.by_signal[signal] if name in VALUES)
     values = {key: value for key, value in VALUES.items() if key != name} | {f"{name}_by_reason": 1}
 
     found = answer(values)
@@ -89,6 +89,27 @@ def test_a_missing_metric_is_named_with_the_nearest_that_is_there(signal: Signal
     assert f"nearest that it has is {name}_by_reason" in found.trouble.message
 
 
+def test_a_name_of_the_users_own_counts_before_the_known_ones() -> None:
+    aliases = VLLM.preferring({Signal.WAITING: ["fork:queued"], Signal.OUTPUT_TOKENS: ["fork:generated"]})
+    renamed = {key: value for key, value in VALUES.items() if key != "vllm:num_requests_waiting"} | {"fork:queued": 2}
+
+    assert answer(renamed).reading != answer(VALUES).reading
+    assert answer(renamed, aliases=aliases) == answer(VALUES)
+    assert answer(VALUES, aliases=aliases) == answer(VALUES)
+    both = answer(VALUES | {"fork:queued": 5}, aliases=aliases)
+    assert both.reading is not None
+    assert both.reading.waiting_tokens == 5 * 150
+    missing = answer({}, aliases=aliases).trouble
+    assert missing is not None
+    assert missing.kind is TroubleKind.MISSING
+
+
+def test_a_name_means_one_thing() -> None:
+    with pytest.raises(ValueError, match="num_requests_waiting cannot be both running requests and waiting requests"):
+        VLLM.preferring({Signal.RUNNING: ["vllm:num_requests_waiting"]})
+    assert VLLM.preferring({Signal.RUNNING: ["vllm:num_requests_running"]}) == VLLM
+
+
 def test_a_process_that_is_no_engine_has_nothing_near() -> None:
     found = answer({"up": 1})
 
@@ -97,7 +118,7 @@ def test_a_process_that_is_no_engine_has_nothing_near() -> None:
 
 
 @pytest.mark.parametrize("bad", ["NaN", "+Inf", "-1"])
-@pytest.mark.parametrize("name", [VLLM[signal][0] for signal in NEEDED])
+@pytest.mark.parametrize("name", [VLLM.by_signal[signal][0] for signal in NEEDED])
 def test_a_value_that_is_no_number_is_unknown_and_named(name: str, bad: str) -> None:
     found = answer(VALUES | {name: bad})
 
@@ -135,5 +156,5 @@ def test_somebody_waiting_before_any_request_has_ended_is_not_known() -> None:
 def test_nearest_name_prefers_the_closest_over_all_spellings() -> None:
     present = ["vllm:num_requests_waiting_by_reason", "vllm:num_requests_running"]
 
-    assert nearest_name(VLLM[Signal.WAITING], present) == "vllm:num_requests_waiting_by_reason"
+    assert nearest_name(VLLM.by_signal[Signal.WAITING], present) == "vllm:num_requests_waiting_by_reason"
     assert nearest_name(["abc"], []) == ""

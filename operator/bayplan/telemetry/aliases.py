@@ -4,7 +4,8 @@ Names are facts read from vLLM: `vllm/v1/metrics/loggers.py` of 0.10 to 0.33, an
 name that a process reports counts, so the newest stands first. Collectors that do not take a colon write `_` for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -30,7 +31,32 @@ def _spellings(*names: str) -> tuple[str, ...]:
     return (*names, *(name.replace(":", "_") for name in names if ":" in name))
 
 
-VLLM: Final[Mapping[Signal, tuple[str, ...]]] = MappingProxyType(
+@dataclass(frozen=True, slots=True)
+class Aliases:
+    """Names by signal; of those that a process reports the first counts. Raises ValueError for a name of two signals.
+
+    `names` is every name that is looked for.
+    """
+
+    by_signal: Mapping[Signal, tuple[str, ...]]
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        meant: dict[str, Signal] = {}
+        for signal, names in self.by_signal.items():
+            for name in names:
+                if meant.setdefault(name, signal) is not signal:
+                    raise ValueError(f"{name} cannot be both {meant[name].value} and {signal.value}")
+        object.__setattr__(self, "names", tuple(meant))
+
+    def preferring(self, given: Mapping[Signal, Sequence[str]]) -> "Aliases":
+        """Return aliases in which the given names stand before these. Raises ValueError as the class does."""
+        return Aliases(
+            {signal: tuple(dict.fromkeys((*given.get(signal, ()), *names))) for signal, names in self.by_signal.items()}
+        )
+
+
+_VLLM: Final[Mapping[Signal, tuple[str, ...]]] = MappingProxyType(
     {
         Signal.RUNNING: _spellings("vllm:num_requests_running"),
         Signal.WAITING: _spellings("vllm:num_requests_waiting"),
@@ -46,9 +72,8 @@ VLLM: Final[Mapping[Signal, tuple[str, ...]]] = MappingProxyType(
         Signal.PROCESS_START: ("process_start_time_seconds",),
     }
 )
+VLLM: Final = Aliases(_VLLM)
 """Names by signal, newest first."""
 
 NEEDED: Final = (Signal.RUNNING, Signal.WAITING, Signal.PROMPT_TOKENS, Signal.OUTPUT_TOKENS)
 """Without these nothing is known of an engine's demand."""
-NAMES: Final = tuple(dict.fromkeys(name for names in VLLM.values() for name in names))
-"""Every name that is looked for."""

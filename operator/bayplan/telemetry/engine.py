@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from bayplan.api.names import ENGINE_PORT
-from bayplan.telemetry.aliases import VLLM, Signal
+from bayplan.telemetry.aliases import VLLM, Aliases, Signal
 from bayplan.telemetry.exposition import PARSER_ERRORS, read_samples
 from bayplan.telemetry.http import (
     MAX_ANSWER_BYTES,
@@ -30,8 +30,6 @@ __all__ = [
 
 MAX_NAME = 256
 """Longest model name that is believed; the API's own bound is lower."""
-RUNNING_METRICS = VLLM[Signal.RUNNING]
-WAITING_METRICS = VLLM[Signal.WAITING]
 
 EngineError = PodError
 """The engine did not do what was asked; the message is for the on-call."""
@@ -70,7 +68,15 @@ class EnginePort(Protocol):
 class HttpEngine:
     """`EnginePort` over HTTP. One session for all engines; close it at the end."""
 
-    def __init__(self, *, connect_timeout_seconds: float = 2.0, read_timeout_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        *,
+        aliases: Aliases = VLLM,
+        connect_timeout_seconds: float = 2.0,
+        read_timeout_seconds: float = 5.0,
+    ) -> None:
+        self._running = aliases.by_signal[Signal.RUNNING]
+        self._waiting = aliases.by_signal[Signal.WAITING]
         self._read_timeout_seconds = read_timeout_seconds
         self._client = PodClient(connect_timeout_seconds=connect_timeout_seconds)
 
@@ -104,10 +110,10 @@ class HttpEngine:
         """See `EnginePort`."""
         text = await self._request("GET", address, "/metrics", self._read_timeout_seconds)
         try:
-            sums = _sums(text.decode(errors="replace"), (*RUNNING_METRICS, *WAITING_METRICS))
+            sums = _sums(text.decode(errors="replace"), (*self._running, *self._waiting))
         except PARSER_ERRORS as error:
             raise EngineError(f"/metrics is not readable: {error!s:.200}") from None
-        return EngineLoad(running=_first(sums, RUNNING_METRICS), waiting=_first(sums, WAITING_METRICS))
+        return EngineLoad(running=_first(sums, self._running), waiting=_first(sums, self._waiting))
 
     async def _json(
         self, method: str, address: str, path: str, timeout_seconds: float, body: object = None

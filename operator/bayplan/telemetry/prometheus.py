@@ -20,7 +20,7 @@ from prometheus_api_client.prometheus_connect import PrometheusConnect
 from requests import RequestException, Session
 from urllib3.util.retry import Retry
 
-from bayplan.telemetry.aliases import NAMES
+from bayplan.telemetry.aliases import VLLM, Aliases
 from bayplan.telemetry.doorseries import DOOR_NAMES, gateway_answers
 from bayplan.telemetry.exposition import sums_of
 from bayplan.telemetry.promql import selector
@@ -61,11 +61,13 @@ class PrometheusSource:
         self,
         url: str,
         *,
+        aliases: Aliases = VLLM,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         timeout_seconds: float = 10.0,
     ) -> None:
         self._url = url
+        self._aliases = aliases
         self._clock = clock
         self._now = now
         self._timeout_seconds = timeout_seconds
@@ -100,7 +102,9 @@ class PrometheusSource:
 
     async def _engines(self, namespace: str, sources: Sequence[EngineSource]) -> dict[str, EngineAnswer]:
         pods = [source.pod for source in sources]
-        answer = await self._ask(selector(names=NAMES, equal={"namespace": namespace}, one_of={"pod": pods}))
+        answer = await self._ask(
+            selector(names=self._aliases.names, equal={"namespace": namespace}, one_of={"pod": pods})
+        )
         if answer.trouble is not None:
             return {source.uid: EngineAnswer(None, answer.trouble) for source in sources}
         by_pod: dict[str, list[Series]] = {pod: [] for pod in pods}
@@ -108,11 +112,26 @@ class PrometheusSource:
             if series.labels.get("pod") in by_pod:
                 by_pod[series.labels["pod"]].append(series)
         dates = self._dates()
-        found = {source.uid: _engine(source, by_pod[source.pod], dates, ()) for source in sources}
+        found = {source.uid: self._engine(source, by_pod[source.pod], dates, ()) for source in sources}
         if any(one.trouble is not None and one.trouble.kind is TroubleKind.MISSING for one in found.values()):
             present = await self._names(namespace, pods)
-            found = {source.uid: _engine(source, by_pod[source.pod], dates, present) for source in sources}
+            found = {source.uid: self._engine(source, by_pod[source.pod], dates, present) for source in sources}
         return found
+
+    def _engine(
+        self, source: EngineSource, series: Sequence[Series], dates: Dates, present: Iterable[str]
+    ) -> EngineAnswer:
+        if not series:
+            text = f"Prometheus has no sample of pod {source.pod}; is it a target, with labels namespace and pod?"
+            return EngineAnswer(None, Trouble(TroubleKind.UNREACHABLE, text))
+        # One scrape stamps all series alike: an older one is of a scrape before, and counts no more.
+        stamp = max(one.stamp for one in series)
+        if dates.is_future(stamp):
+            return EngineAnswer(None, Trouble(TroubleKind.INVALID, f"pod {source.pod}: scraped in the future"))
+        values = sums_of((one.name, one.value) for one in series if one.stamp == stamp)
+        return engine_answer(
+            source, values, aliases=self._aliases, at_seconds=dates.to_clock(stamp), present=lambda: present
+        )
 
     async def _names(self, namespace: str, pods: Sequence[str]) -> list[str]:
         """Names of everything that the pods report, for a message that helps."""
@@ -152,15 +171,3 @@ class PrometheusSource:
             )
             self._local.connection = connection
         return connection.custom_query(query)
-
-
-def _engine(source: EngineSource, series: Sequence[Series], dates: Dates, present: Iterable[str]) -> EngineAnswer:
-    if not series:
-        text = f"Prometheus has no sample of pod {source.pod}; is it a target, with labels namespace and pod?"
-        return EngineAnswer(None, Trouble(TroubleKind.UNREACHABLE, text))
-    # One scrape stamps all series alike: an older one is of a scrape before, and counts no more.
-    stamp = max(one.stamp for one in series)
-    if dates.is_future(stamp):
-        return EngineAnswer(None, Trouble(TroubleKind.INVALID, f"pod {source.pod}: scraped in the future"))
-    values = sums_of((one.name, one.value) for one in series if one.stamp == stamp)
-    return engine_answer(source, values, at_seconds=dates.to_clock(stamp), present=lambda: present)

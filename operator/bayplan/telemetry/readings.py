@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from bayplan.planning.demand import NOT_REPORTED, EngineReading
 from bayplan.planning.measurements import Measured, Unknown, moment
-from bayplan.telemetry.aliases import NEEDED, VLLM, Signal
+from bayplan.telemetry.aliases import NEEDED, Aliases, Signal
 from bayplan.telemetry.exposition import first_of, nearest_name
 from bayplan.telemetry.sources import EngineAnswer, EngineSource, Trouble, TroubleKind
 
@@ -14,12 +14,13 @@ def engine_answer(
     source: EngineSource,
     values: Mapping[str, Measured],
     *,
+    aliases: Aliases,
     at_seconds: float,
     present: Callable[[], Iterable[str]],
 ) -> EngineAnswer:
     """Read one engine's answer: sums by metric name as they stood `at_seconds`; `present` names what else is there."""
-    found = {signal: first_of(values, names) for signal, names in VLLM.items()}
-    trouble = _missing(source, found, present) or _invalid(source, found)
+    found = {signal: first_of(values, names) for signal, names in aliases.by_signal.items()}
+    trouble = _missing(source, found, aliases, present) or _invalid(source, found)
     served = _plus(found[Signal.PROMPT_TOKENS], found[Signal.OUTPUT_TOKENS])
     length = _plus(
         _mean(found[Signal.PROMPT_LENGTH_SUM], found[Signal.PROMPT_LENGTH_COUNT]),
@@ -47,12 +48,15 @@ def _running_tokens(source: EngineSource, found: Mapping[Signal, Measured | None
 
 
 def _missing(
-    source: EngineSource, found: Mapping[Signal, Measured | None], present: Callable[[], Iterable[str]]
+    source: EngineSource,
+    found: Mapping[Signal, Measured | None],
+    aliases: Aliases,
+    present: Callable[[], Iterable[str]],
 ) -> Trouble | None:
     signal = next((signal for signal in NEEDED if found[signal] is None), None)
     if signal is None:
         return None
-    return Trouble(TroubleKind.MISSING, missing_text(source.pod, signal.value, VLLM[signal], present()))
+    return Trouble(TroubleKind.MISSING, missing_text(source.pod, signal.value, aliases.by_signal[signal], present()))
 
 
 def missing_text(pod: str, what: str, names: Sequence[str], present: Iterable[str]) -> str:

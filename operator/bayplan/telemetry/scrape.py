@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bayplan.api.names import ENGINE_PORT, GATEWAY_PORT
 from bayplan.telemetry import evidence
-from bayplan.telemetry.aliases import NAMES
+from bayplan.telemetry.aliases import VLLM, Aliases
 from bayplan.telemetry.exposition import PARSER_ERRORS, metric_names, read_samples, sums_of
 from bayplan.telemetry.http import (
     PodClient,
@@ -36,6 +36,7 @@ class ScrapeSource:
     def __init__(
         self,
         *,
+        aliases: Aliases = VLLM,
         clock: Callable[[], float] = time.monotonic,
         most_at_once: int = 32,
         connect_timeout_seconds: float = 2.0,
@@ -43,6 +44,7 @@ class ScrapeSource:
         engine_port: int = ENGINE_PORT,
         gateway_port: int = GATEWAY_PORT,
     ) -> None:
+        self._aliases = aliases
         self._clock = clock
         self._turns = asyncio.Semaphore(most_at_once)
         self._timeout_seconds = timeout_seconds
@@ -71,12 +73,12 @@ class ScrapeSource:
             return EngineAnswer(None, _trouble(f"pod {source.pod}", error))
         text = raw.decode(errors="replace")
         try:
-            values = sums_of((sample.name, sample.value) for sample in read_samples(text, NAMES))
+            values = sums_of((sample.name, sample.value) for sample in read_samples(text, self._aliases.names))
         except PARSER_ERRORS as error:
             return EngineAnswer(
                 None, Trouble(TroubleKind.INVALID, f"pod {source.pod}: {METRICS} is not readable: {error!s:.200}")
             )
-        return engine_answer(source, values, at_seconds=at, present=lambda: metric_names(text))
+        return engine_answer(source, values, aliases=self._aliases, at_seconds=at, present=lambda: metric_names(text))
 
     async def _gateway(self, source: GatewaySource) -> GatewayAnswer:
         try:
