@@ -1,7 +1,7 @@
 """`python -m e2e.conformance [--only NAME …] [--json]`: exit 0 only when every difference is listed with its reason.
 
-Ends with one InferenceModel taken from apply to a streamed answer on the real engine (`--only apply-to-answer` alone),
-and with the gateway in front of two real engines (`--only gateway` alone).
+Ends with one InferenceModel taken from apply to a streamed answer and a rise in replicas on the real engine (`--only
+apply-to-answer` alone), and with the gateway in front of two real engines (`--only gateway` alone).
 """
 
 import asyncio
@@ -32,6 +32,7 @@ from e2e.conformance.engines import REAL, SIMULATOR, EngineError
 from e2e.conformance.gatewaycheck import GatewayCheck, GatewayCheckError, gateway_on_real_engines
 from e2e.conformance.records import Json, flatten
 from e2e.conformance.run import Observations, observe
+from e2e.conformance.scalingcheck import ScalingCheckError
 from e2e.conformance.servedmodel import ServedModel, ServedModelError, apply_to_answer
 from e2e.localcluster import ClusterError
 from e2e.scenarios.stack import StackError
@@ -39,7 +40,15 @@ from e2e.scenarios.stack import StackError
 APPLY_TO_ANSWER = "apply-to-answer"
 GATEWAY = "gateway"
 NAMES = (*check_names(), APPLY_TO_ANSWER, GATEWAY)
-SERVING_FAILURES = (ClusterError, GatewayCheckError, ServedModelError, StackError, TimeoutError, aiohttp.ClientError)
+SERVING_FAILURES = (
+    ClusterError,
+    GatewayCheckError,
+    ScalingCheckError,
+    ServedModelError,
+    StackError,
+    TimeoutError,
+    aiohttp.ClientError,
+)
 EXPECTED_FAILURES = (
     EngineError,
     KnownDifferencesError,
@@ -190,6 +199,10 @@ def _print(outcome: Outcome) -> None:
         console.print(
             f"apply to answer on vLLM {served.engine_version}: Ready after {served.ready_seconds:.0f} s, "
             f"{served.tokens} tokens streamed from {served.address}, gone {served.gone_seconds:.0f} s after delete"
+        )
+        console.print(
+            f"scaling read {served.scaling.read_by_operator:.0f} tokens/s from it, clients got "
+            f"{served.scaling.seen_by_clients:.0f}: {served.scaling.desired_replicas} replicas desired"
         )
     if outcome.served_error is not None:
         console.print(f"[red]apply to answer failed:[/] {outcome.served_error}")

@@ -1,4 +1,4 @@
-"""One InferenceModel from `apply` to a streamed answer with a real vLLM behind it."""
+"""One InferenceModel from `apply` to a streamed answer, and to a second replica, with a real vLLM behind it."""
 
 import asyncio
 import time
@@ -12,6 +12,7 @@ import aiohttp
 from bayplan.api import names
 from e2e import realengine
 from e2e.conformance.records import EventStream, parse_events
+from e2e.conformance.scalingcheck import ScalingReading, scaling_reads_metrics
 from e2e.localcluster import ApiError, KubeApi
 from e2e.scenarios.stack import INVENTORIES, stack
 
@@ -37,6 +38,7 @@ class ServedModel:
     address: str
     tokens: int
     text: str
+    scaling: ScalingReading
     gone_seconds: float
     """From `delete` to the last pod's end."""
 
@@ -46,8 +48,11 @@ async def model_on_real_engine(
 ) -> ServedModel:
     """Apply the tiny model on a cluster that runs Bayplan's operator and the node agent, stream from it, delete it.
 
+    Before the end a load makes it rise, so that the operator is seen to read this engine's own metrics.
+
     Raises:
         ServedModelError: not Ready in time, with its conditions; or another engine than the real one answered.
+        ScalingCheckError: replicas did not follow what the engine reports.
     """
     async with KubeApi.open(kubeconfig) as api:
         started = time.monotonic()
@@ -59,8 +64,10 @@ async def model_on_real_engine(
         say(f"{name} is Ready after {ready:.0f} s")
         address = await _head_address(api, name)
         version = await _real_version(address)
-        text, tokens = _checked(await _stream(address, served_name=model["spec"]["model"]["name"]))
+        served_name = model["spec"]["model"]["name"]
+        text, tokens = _checked(await _stream(address, served_name=served_name))
         say(f"{tokens} tokens streamed from {address} by vLLM {version}")
+        scaling = await scaling_reads_metrics(api, path, address, served_name=served_name, say=say)
         deleted = time.monotonic()
         await api.delete(path)
         await _wait_gone(api, name)
@@ -70,6 +77,7 @@ async def model_on_real_engine(
             address=address,
             tokens=tokens,
             text=text,
+            scaling=scaling,
             gone_seconds=time.monotonic() - deleted,
         )
 
