@@ -216,3 +216,18 @@ def test_every_candidate_keeps_the_rules_and_has_its_nodes(layers: int, nodes: t
         assert layout.tensor <= nodes[0]
         assert site.holds(layout)
         assert layout.gpus <= sum(nodes)
+
+
+def test_a_search_over_64_gpus_looks_at_each_layout_once() -> None:
+    """Work, not time: it bounds how long a search takes, on any machine."""
+    asked = question("DeepSeek-V3", gpu("T4"), concurrency=64, max_model_len=65536)
+    seen: list[tuple[int, int, int, bool, int]] = []
+
+    def counted(layout: Layout) -> Any:
+        seen.append(layout.sizes)
+        return asked.memory_of(layout)
+
+    ranking = best(replace(asked, memory_of=counted), Site((8,) * 8))
+
+    assert ranking.chosen is None
+    assert len(seen) == len(set(seen)) <= 150

@@ -1,6 +1,7 @@
 """The best split of a replica on the nodes of one GPU product, and the runner-up with the reason why it lost.
 
-Tensor groups stay inside the fast domain and stages go across: stages that share a fast domain are a second resort.
+Tensor groups stay inside the fast domain and stages go across: stages of a tensor group that could be wider inside its
+fast domain are a second resort.
 Ranked: fewest GPUs; then room in the KV cache, where it differs by a quarter or more; then communication: a tensor
 group inside the fast domain, fewest nodes, least predicted time of a decode step. What is within 5 % of the least time
 is settled by measurement where one exists.
@@ -182,12 +183,16 @@ class Question:
     measured: Mapping[Sizes, Fraction] = field(default_factory=dict)
     """Tokens per second by sizes, where somebody measured them: they settle what the prediction cannot."""
 
-    def second_resort(self, layout: Layout) -> bool:
-        """Whether two stages share a fast domain, where one tensor group would serve with half the steps."""
-        if self.stages_declared or layout.pipeline == 1 or layout.gpus_per_node == layout.tensor:
-            return False
-        domain = layout.gpus_per_node if self.gpu is None else fast_domain(self.gpu)
-        return 2 * layout.tensor <= domain
+    def second_resort(self, layouts: Sequence[Layout]) -> frozenset[Sizes]:
+        """Sizes of layouts with stages whose tensor group could be wider inside the fast domain.
+
+        A wider group serves with fewer steps in a row; stages that it would make needless only add to a token's time.
+        """
+        if self.stages_declared:
+            return frozenset()
+        domain = None if self.gpu is None else fast_domain(self.gpu)
+        widest = max((one.tensor for one in layouts if domain is None or one.tensor <= domain), default=1)
+        return frozenset(one.sizes for one in layouts if one.pipeline > 1 and one.tensor < widest)
 
     def weigh(self, layout: Layout) -> Weighed:
         """The layout with its memory and its exchanges."""
@@ -208,19 +213,25 @@ def search(question: Question, layouts: Sequence[Layout]) -> Ranking:
     """
     seen: list[Weighed] = []
     order: list[tuple[Weighed, str]] = []
-    first = [layout for layout in layouts if not question.second_resort(layout)]
-    second = [layout for layout in layouts if question.second_resort(layout)]
+    later = question.second_resort(layouts)
+    first = [layout for layout in layouts if layout.sizes not in later]
+    second = [layout for layout in layouts if layout.sizes in later]
     for same_size in (*_by_gpus(first), *_by_gpus(second)):
         found = [question.weigh(layout) for layout in same_size]
         fitting = [one for one in found if _fits(one)]
         if not fitting and not order:
-            wider = [other for layout in same_size if (other := with_decode_context(question.facts, layout))]
+            # Where nothing is left for a cache, dividing its tokens frees nothing.
+            some = [one.layout for one in found if one.kv_tokens]
+            wider = [other for layout in some if (other := with_decode_context(question.facts, layout))]
             more = [question.weigh(layout) for layout in wider]
             found += more
             fitting = [one for one in more if _fits(one)]
         seen += found
         for winner, why in _ranked(fitting, question.measured, count=2 - len(order)):
-            order.append((winner, why or (_loses_by_size(question, order[0][0].layout, winner.layout) if order else "")))
+            lost = why
+            if order and not why:
+                lost = _loses_by_size(order[0][0].layout, winner.layout, narrow=winner.layout.sizes in later)
+            order.append((winner, lost))
         if len(order) == 2:
             break
     chosen = order[0][0] if order else None
@@ -237,10 +248,10 @@ def search(question: Question, layouts: Sequence[Layout]) -> Ranking:
     return Ranking(chosen, runner_up, lost, closest, tuple(seen))
 
 
-def _loses_by_size(question: Question, best: Layout, other: Layout) -> str:
-    if question.second_resort(other) and not question.second_resort(best):
-        return f"has stages inside one fast domain ({plural(other.gpus, 'GPU')} instead of {best.gpus})"
-    return f"takes {other.gpus} GPUs instead of {best.gpus}"
+def _loses_by_size(best: Layout, other: Layout, *, narrow: bool) -> str:
+    if other.gpus > best.gpus or not narrow:
+        return f"takes {other.gpus} GPUs instead of {best.gpus}"
+    return f"cuts {plural(other.gpus, 'GPU')} into stages where a wider tensor group stays in its fast domain"
 
 
 def _fits(one: Weighed) -> bool:

@@ -8,7 +8,7 @@ large as one attention page: the attention block grows until its page holds a st
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from bayplan.planning.memory.architecture import Mixer
@@ -66,12 +66,12 @@ class PageLayout:
 
     groups: tuple[PageGroup, ...]
     rules: PageRules
+    block_bytes: tuple[int, ...] = field(init=False)
+    """Bytes of one block id on each stage: the largest group there."""
 
-    @property
-    def block_bytes(self) -> tuple[int, ...]:
-        """Bytes of one block id on each stage: the largest group there."""
-        stages = len(self.groups[0].stage_bytes) if self.groups else 0
-        return tuple(max(group.stage_bytes[stage] for group in self.groups) for stage in range(stages))
+    def __post_init__(self) -> None:
+        sizes = tuple(map(max, zip(*(group.stage_bytes for group in self.groups), strict=True)))
+        object.__setattr__(self, "block_bytes", sizes)
 
     @property
     def smallest_block_tokens(self) -> int:

@@ -5,7 +5,7 @@ own modules; they match the published totals to the digit (see tests/planning/me
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
@@ -59,11 +59,12 @@ class Parameters:
     layers: tuple[tuple[TensorClass, ...], ...]
     mtp: tuple[TensorClass, ...]
     """All multi-token-prediction layers together; not part of the total."""
+    total: int = field(init=False)
+    """Number of parameters, without multi-token-prediction layers."""
 
-    @property
-    def total(self) -> int:
-        """Number of parameters, without multi-token-prediction layers."""
-        return sum(item.parameters for item in (*self.embedding, *self.head, *(c for one in self.layers for c in one)))
+    def __post_init__(self) -> None:
+        items = (*self.embedding, *self.head, *(item for layer in self.layers for item in layer))
+        object.__setattr__(self, "total", sum(item.parameters for item in items))
 
 
 def _linear(parameters: int, rows: int, sharding: Sharding = Sharding.SPLIT) -> TensorClass:

@@ -67,7 +67,8 @@ class ReplicaMemory(Fit):
     def stage_bytes(self) -> list[Fraction]:
         """What one decode step of the asked load reads on a GPU of each stage."""
         plan = self.verdict.plan
-        return [stage.weights.bytes_per_gpu + plan.needed_cache_bytes(stage) for stage in plan.stages]
+        needed, sizes = plan.needed_blocks, plan.pages.block_bytes
+        return [stage.weights.bytes_per_gpu + needed * sizes[stage.index] for stage in plan.stages]
 
 
 def replica_memory(request: PlanRequest) -> ReplicaMemory:

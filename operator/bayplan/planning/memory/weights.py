@@ -104,7 +104,10 @@ def stage_weights(
         )
     if isinstance(weights, CheckpointSizes):
         check_consistent(model, weights)
-    return tuple(_stage(model, weights, ranks, stage, padding=padding, draft_layers=draft_layers) for stage in stages)
+    seen: dict[int, tuple[tuple[TensorClass, ...], Fraction]] = {}
+    return tuple(
+        _stage(model, weights, ranks, stage, padding=padding, draft_layers=draft_layers, seen=seen) for stage in stages
+    )
 
 
 Part = tuple[tuple[TensorClass, ...], int]
@@ -119,7 +122,9 @@ def _stage(
     *,
     padding: ExpertPadding | None,
     draft_layers: bool,
+    seen: dict[int, tuple[tuple[TensorClass, ...], Fraction]],
 ) -> PlanTerm:
+    """The term of one stage; `seen` holds what layers of a kind take on a rank, the same on every stage."""
     sizes = weights if isinstance(weights, CheckpointSizes) else None
     parts = _parts(model, sizes, ranks, stage, draft_layers=draft_layers)
     inputs = (
@@ -135,11 +140,12 @@ def _stage(
             "bytes in the tensor headers, divided over the ranks as their classes are",
             (*inputs, ("header bytes", str(weights.total_bytes))),
         )
-    number = Counter(items for items, _ in parts)
-    total = sum(
-        (times * class_bytes(items, model, weights, ranks, padding) for items, times in number.items()),
-        start=Fraction(0),
-    )
+    # Layers of a kind are one tuple: counted by identity, which is cheaper than by their many classes.
+    number = Counter(id(items) for items, _ in parts)
+    for items, _ in parts:
+        if id(items) not in seen:
+            seen[id(items)] = (items, class_bytes(items, model, weights, ranks, padding))
+    total = sum((times * seen[kind][1] for kind, times in number.items()), start=Fraction(0))
     return PlanTerm(
         WEIGHTS,
         total,
