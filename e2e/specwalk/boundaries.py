@@ -187,6 +187,9 @@ class _Node:
         if "enum" in schema:
             yield self._put("enum", "Nothing", "Unsupported value")
         yield from self._strings()
+        if "minItems" in schema:
+            yield self._put("minItems", self._items(schema["minItems"]))
+            yield self._put("minItems", self._items(schema["minItems"] - 1), "should have at least")
         if "maxItems" in schema:
             yield self._put("maxItems", self._items(schema["maxItems"]))
             yield self._put("maxItems", self._items(schema["maxItems"] + 1), "Too many")
@@ -245,7 +248,9 @@ class _Node:
                     yield self._put("pattern", bad, "should match")
 
     def _items(self, count: int) -> list[Any]:
-        first = self.value[0]
+        first, words = self.value[0], self.schema["items"].get("enum")
+        if words:
+            return [words[index % len(words)] for index in range(count)]
         if not isinstance(first, dict):
             return [f"item-{index}" for index in range(count)]
         numbered = {

@@ -30,7 +30,7 @@ ClassName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$", min_length=1, max_length=63)
 ]
 """Name of a workload class, as gateways and gates have it."""
-Source = Annotated[str, StringConstraints(pattern=r"\S", min_length=1, max_length=512)]
+Source = Annotated[str, StringConstraints(pattern=r"^.*\S.*$", min_length=1, max_length=512)]
 """Who says so, and where it can be read again."""
 
 
@@ -98,7 +98,7 @@ class PlannedResilience(Schema):
 
     rules: ClassVar = (
         Rule(
-            expression="self.reservedFraction < 1.0",
+            expression="!has(self.reservedFraction) || self.reservedFraction < 1.0",
             message="reservedFraction must be below 1, or nothing could be planned with",
             holds=lambda self: self.reserved_fraction < 1,
             field="reservedFraction",
