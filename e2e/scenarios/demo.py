@@ -13,7 +13,7 @@ import typer
 
 from e2e.localcluster import ClusterError
 from e2e.scenarios.narration import Narrator, SceneFailedError
-from e2e.scenarios.scenes import demand, life, placing, requests
+from e2e.scenarios.scenes import demand, life, placing, requests, rollouts
 from e2e.scenarios.scenes.stage import Scene, Stage
 from e2e.scenarios.stack import INVENTORIES, StackError, stack
 
@@ -30,6 +30,9 @@ SCENES = (
     Scene(demand.load_triples),
     Scene(demand.metrics_are_cut),
     Scene(demand.load_is_gone),
+    Scene(rollouts.worse_candidate),
+    Scene(rollouts.good_candidate),
+    Scene(rollouts.candidate_without_room),
     Scene(life.deletion),
     Scene(placing.two_nodes, always=False),
     Scene(life.operator_killed, always=False),
