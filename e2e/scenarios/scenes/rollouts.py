@@ -101,7 +101,7 @@ async def candidate_without_room(stage: Stage) -> None:
     tell = stage.tell
     tell.scene(
         "A new revision that does not fit beside what serves",
-        "The room for the whole trial is asked for first. It says what is missing and what could be done; nothing moves.",
+        "The room for the whole trial is asked for first. It says what is missing and what could be done.",
     )
     before = {pod["metadata"]["uid"] for pod in await stage.heads(MODEL)}
     patch = json.dumps({"spec": {"parallelism": {"tensor": 8}}})
