@@ -133,8 +133,8 @@ class PlannedPrice(Schema):
     """Cost of one unit for an hour."""
     unit: PricedUnit = PricedUnit.GPU
     """A GPU, or a whole replica."""
-    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$", min_length=3, max_length=3)]
-    """Currency, as ISO 4217 has it."""
+    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9]*$", max_length=16)]
+    """Currency, such as EUR; or an internal unit of account."""
     source: Source
     """Whose price it is, and where it can be read again."""
     date: TimeText
