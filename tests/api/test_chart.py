@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from bayplan.api import names
-from bayplan.api.crd import INFERENCEMODEL, custom_resource_definition
+from bayplan.api.crd import INFERENCEMODEL, KINDS, Kind, custom_resource_definition
 from bayplan.cli.configuration import load_configuration
 
 CHART = Path(__file__).parents[2] / "charts/bayplan"
@@ -55,6 +55,9 @@ GATEWAY = {
 }
 
 
+DEFINITIONS = {("CustomResourceDefinition", kind.crd_name) for kind in KINDS}
+
+
 def test_default_release_installs_operator_gateway_roles_definitions_and_metrics() -> None:
     assert set(render()) == GATEWAY | {
         ("ServiceAccount", "bayplan"),
@@ -67,19 +70,19 @@ def test_default_release_installs_operator_gateway_roles_definitions_and_metrics
         ("ConfigMap", "bayplan-configuration"),
         ("Service", "bayplan-metrics"),
         ("Deployment", "bayplan"),
-        ("CustomResourceDefinition", INFERENCEMODEL.crd_name),
+        *DEFINITIONS,
     }
 
 
-def test_two_releases_share_no_object_but_the_definition() -> None:
-    both = set(render(name="one")) & set(render(name="two"))
-    assert both == {("CustomResourceDefinition", INFERENCEMODEL.crd_name)}
+def test_two_releases_share_no_object_but_the_definitions() -> None:
+    assert set(render(name="one")) & set(render(name="two")) == DEFINITIONS
 
 
-def test_definition_is_the_generated_one_and_is_kept() -> None:
-    rendered = render()["CustomResourceDefinition", INFERENCEMODEL.crd_name]
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
+def test_definition_is_the_generated_one_and_is_kept(kind: Kind) -> None:
+    rendered = render()["CustomResourceDefinition", kind.crd_name]
     assert rendered["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
-    assert rendered == custom_resource_definition(INFERENCEMODEL)
+    assert rendered == custom_resource_definition(kind)
 
 
 def test_definition_goes_with_the_release_when_it_is_not_kept() -> None:

@@ -65,8 +65,11 @@ def allowed_to_the_operator() -> Iterator[tuple[str, str]]:
     read = ("get", "list", "watch")
     manage = (*read, "create", "patch", "delete")
     models = f"{names.GROUP}/{names.INFERENCEMODEL_PLURAL}"
+    plans = f"{names.GROUP}/{names.CAPACITYPLAN_PLURAL}"
     for verbs, resource in (
         (read, models),
+        (read, plans),
+        (("patch", "update"), f"{plans}/status"),
         (("patch", "update"), f"{models}/status"),
         (("update",), f"{models}/finalizers"),
         (manage, "/pods"),
@@ -86,6 +89,7 @@ def allowed_to_the_operator() -> Iterator[tuple[str, str]]:
 
 FORBIDDEN = [
     *((verb, f"{names.GROUP}/{names.INFERENCEMODEL_PLURAL}") for verb in ("create", "update", "patch", "delete")),
+    *((verb, f"{names.GROUP}/{names.CAPACITYPLAN_PLURAL}") for verb in ("create", "update", "patch", "delete")),
     *((verb, "/secrets") for verb in ("get", "list", "watch", "create")),
     *((verb, "/configmaps") for verb in ("get", "create")),
     ("create", "/pods/exec"),
@@ -168,6 +172,7 @@ async def test_roles_of_people_cover_the_kinds(
     }
     await api.apply([account, binding])
     models = f"{names.GROUP}/{names.INFERENCEMODEL_PLURAL}"
+    plans = f"{names.GROUP}/{names.CAPACITYPLAN_PLURAL}"
     async with cluster.api(await cluster.service_account_kubeconfig(release.namespace, role)) as person:
 
         async def aggregated() -> bool:
@@ -178,8 +183,11 @@ async def test_roles_of_people_cover_the_kinds(
         for verb in ("get", "list", "watch"):
             assert await may(person, verb, models, namespace=release.namespace)
             assert await may(person, "get", f"{models}/status", namespace=release.namespace)
+            assert await may(person, verb, plans, namespace=release.namespace)
         for verb in ("create", "update", "patch", "delete", "deletecollection"):
             assert await may(person, verb, models, namespace=release.namespace) == may_write
+            assert await may(person, verb, plans, namespace=release.namespace) == may_write
+        assert not await may(person, "patch", f"{plans}/status", namespace=release.namespace)
         assert await may(person, "patch", f"{models}/scale", namespace=release.namespace) == may_write
         assert not await may(person, "patch", f"{models}/status", namespace=release.namespace)
         assert not await may(person, "get", models, namespace="default")
