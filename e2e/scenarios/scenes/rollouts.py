@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -20,6 +21,7 @@ from bayplan.api import names
 from e2e.scenarios.gatewaypod import complete
 from e2e.scenarios.narration import SceneFailedError, condition, is_ready
 from e2e.scenarios.scenes.stage import MODELS, Stage
+from e2e.scenarios.traffic import TrafficWatch
 
 MODEL = "staged-chat"
 SERVED = f"default/{MODEL}"
@@ -45,7 +47,7 @@ async def worse_candidate(stage: Stage) -> None:
     await tell.kubectl(f"apply -f {MODELS}/staged-chat.yaml -f {MODELS}/staged-chat-rollout.yaml")
     await tell.follow(MODEL, is_ready(2), what="two ready replicas")
     serving = {pod["metadata"]["uid"] for pod in await stage.heads(MODEL)}
-    async with _load(gateway) as answers:
+    async with _watched(stage, gateway) as (answers, traffic):
         await _change(stage, "a new revision in Git", ENGINESIM_SEED="1")
         await _follow(stage, _in_stage(f"canary-{WEIGHT}"), what=f"canary-{WEIGHT}")
         for pod in await stage.heads(MODEL):
@@ -62,7 +64,7 @@ async def worse_candidate(stage: Stage) -> None:
             raise SceneFailedError(f"it was rolled back for another reason: {status['cause']}")
         tell.say(f"{status['cause']['reason']}: {status['cause']['message']}")
         await _bayplan(stage, "explain", MODEL)
-    _all_answered(stage, answers)
+    _all_as_it_should(stage, answers, traffic)
     model = await tell.model(MODEL)
     current = condition(model, "Current")
     tell.say(f"Git still asks for it, and nothing fights: Current={current.get('status')} {current.get('reason')}")
@@ -81,14 +83,14 @@ async def good_candidate(stage: Stage) -> None:
     )
     gateway = await stage.gateway()
     before = {pod["metadata"]["uid"] for pod in await stage.heads(MODEL)}
-    async with _load(gateway) as answers:
+    async with _watched(stage, gateway) as (answers, traffic):
         await _change(stage, "the next revision in Git", ENGINESIM_SEED="2")
         await _follow(stage, _in_stage(f"canary-{WEIGHT}"), what=f"canary-{WEIGHT}")
         tried = {pod["metadata"]["uid"] for pod in await stage.heads(MODEL)} - before
         tell.say(f"on trial: {len(tried)} pods")
         await _follow(stage, _is_current, what="promoted, and nothing of the old revision left")
         await tell.follow(MODEL, is_ready(2), what="two ready replicas")
-    _all_answered(stage, answers)
+    _all_as_it_should(stage, answers, traffic)
     now = {pod["metadata"]["uid"] for pod in await stage.heads(MODEL)}
     if not tried or not tried <= now:
         raise SceneFailedError(f"{len(tried - now)} of {len(tried)} pods that were tried do not serve")
@@ -193,10 +195,24 @@ async def _bayplan(stage: Stage, *arguments: str) -> None:
         raise SceneFailedError(f"bayplan rollout {' '.join(arguments)}: exit {process.returncode}")
 
 
-def _all_answered(stage: Stage, answers: Counter[str]) -> None:
+def _all_as_it_should(stage: Stage, answers: Counter[str], traffic: TrafficWatch) -> None:
     if set(answers) != {"200"}:
         raise SceneFailedError(f"answers during the trial: {dict(answers)}")
     stage.tell.say(f"{answers['200']} requests meanwhile, all answered whole")
+    if traffic.violations or not traffic.checked or not traffic.candidate_requests:
+        raise SceneFailedError(f"traffic outside the plan: {traffic.violations or 'nothing was seen'}")
+    stage.tell.say(f"{traffic.candidate_requests} of them by a candidate, never more than its weight allows")
+
+
+@asynccontextmanager
+async def _watched(stage: Stage, gateway: str) -> AsyncIterator[tuple[Counter[str], TrafficWatch]]:
+    """Load for the length of the block, and a look at who gets it."""
+    evidence = f"http://{urlsplit(gateway).hostname}:{names.GATEWAY_PORT}/evidence"
+    watch = TrafficWatch.on(
+        stage.system.api, rollout=f"{ROLLOUTS}/{MODEL}", model=f"default/{MODEL}", evidence_url=evidence
+    )
+    async with watch as traffic, _load(gateway) as answers:
+        yield answers, traffic
 
 
 @asynccontextmanager
