@@ -27,6 +27,7 @@ class EngineState:
     load_error: str = ""
     running: int = 0
     waiting: int = 0
+    cache_blocks: int | None = None
     calls: list[str] = field(default_factory=list)
 
 
@@ -60,6 +61,9 @@ class FakeEngine:
         if state.load_error:
             raise EngineError(state.load_error)
         return EngineLoad(running=state.running, waiting=state.waiting)
+
+    async def cache_blocks(self, address: str) -> int | None:
+        return self.at[address].cache_blocks
 
 
 @dataclass(slots=True)

@@ -109,6 +109,7 @@ class Operator:
         self.pods, self.nodes = pod_store(), node_store()
         quotas: Store[Any] = Store(RESOURCE_QUOTAS)
         services, budgets, revisions = (child_store(r) for r in (SERVICES, PDBS, CONTROLLER_REVISIONS))
+        self.revisions = revisions
         leases = gateway_store()
         self.rollouts = rollout_store()
         self.plans = plan_store()

@@ -306,3 +306,32 @@ async def test_closing_twice_and_before_use_is_harmless() -> None:
     client = HttpEngine()
     await client.close()
     await client.close()
+
+
+CACHE = 'vllm:cache_config_info{{block_size="16",engine="{rank}",num_gpu_blocks="{blocks}"}} 1.0\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        (CACHE.format(rank=0, blocks=4711), 4711),
+        (CACHE.format(rank=0, blocks=4711) + CACHE.format(rank=1, blocks=4700), 4700),
+        (CACHE.format(rank=0, blocks=4711) + CACHE.format(rank=1, blocks="None"), None),
+        (CACHE.format(rank=0, blocks=0), None),
+        ("", None),
+        ('vllm:cache_config_info{block_size="16"} 1.0\n', None),
+    ],
+)
+async def test_the_cache_is_that_of_the_rank_with_the_fewest_blocks(
+    server: Server, client: HttpEngine, text: str, blocks: int | None
+) -> None:
+    server.text("/metrics", text)
+
+    assert await client.cache_blocks(HOST) == blocks
+
+
+async def test_unreadable_metrics_are_an_error_of_the_engine(server: Server, client: HttpEngine) -> None:
+    server.text("/metrics", "vllm:cache_config_info{ 1\n")
+
+    with pytest.raises(EngineError):
+        await client.cache_blocks(HOST)

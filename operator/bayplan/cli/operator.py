@@ -41,6 +41,7 @@ from bayplan.cluster.servertime import ServerTime
 from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
 from bayplan.reconcile.capacityplan.view import PlanView, plan_store, view_plan
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
+from bayplan.reconcile.evidence import MeasuredCaches
 from bayplan.reconcile.fleet import Fleet, NodeView, node_store, pod_store, view_node
 from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
 from bayplan.reconcile.inferencemodel import InferenceModelReconciler
@@ -156,6 +157,7 @@ async def run_operator(
         gateway_leases = gateway_store()
         gateways = Gateways(gateway_leases, pods, home=namespace, clock=clock.time)
         children = ChildWriter(writer, services=services, budgets=budgets, revisions=revisions)
+        metrics.collect_from(MeasuredCaches(revisions))
         recorder = EventRecorder(client, controller=CONTROLLER, instance=identity, clock=clock, now=now)
         reconciler = InferenceModelReconciler(
             writer,

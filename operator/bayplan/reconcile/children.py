@@ -17,7 +17,7 @@ from bayplan.cluster.codec import dumps, loads
 from bayplan.cluster.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bayplan.cluster.port import Json, Port
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, PDBS, SERVICES, Key, Resource
-from bayplan.planning.layout.records import Recorded, RecordedLayout, read_layouts, write_layouts
+from bayplan.planning.layout.records import Recorded, RecordedLayout, read_layouts, with_evidence, write_layouts
 from bayplan.planning.members import Group
 from bayplan.reconcile import manifests, podpatches
 from bayplan.reconcile.fleet import BY_OWNER
@@ -143,12 +143,22 @@ class ChildWriter:
             number = 1 + max((child.number for child in mine), default=0)
             body = manifests.controller_revision(model, spec, revision=revision, number=number, records=records)
             await self._create(CONTROLLER_REVISIONS, self.revisions, body, model)
-        elif found.layouts != write_layouts(records):
-            await self._record(found, records)
+        else:
+            kept = with_evidence(read_layouts(found.layouts), records)
+            if found.layouts != write_layouts(kept):
+                await self._record(found, kept)
         used = {revision, *in_use}
         spare = sorted((c for c in mine if c.revision not in used and not c.deleting), key=lambda c: -c.number)
         for child in spare[KEPT_REVISIONS:]:
             await self._delete(CONTROLLER_REVISIONS, self.revisions, child)
+
+    async def record_evidence(
+        self, model: ModelIdentity, revision: str, *, gpu_product: str, record: RecordedLayout
+    ) -> None:
+        """Note what an engine reported of its cache beside the layout of the revision."""
+        found = self._own(self.revisions, Key(model.namespace, manifests.revision_name(model.name, revision)), model)
+        if found is not None:
+            await self._record(found, {**read_layouts(found.layouts), gpu_product: record})
 
     async def _record(self, child: ChildView, records: Recorded) -> None:
         path = f"/metadata/annotations/{podpatches.pointer(names.ANNOTATION_LAYOUTS)}"

@@ -238,12 +238,26 @@ class ModelPass:
                 continue
             if seen.outcome is Outcome.SUCCEEDED and all(m.container_id for m in group.members):
                 await self._tools.groups.mark_warm(group)
+                await self._learn(group, seen.cache_blocks)
                 moved = True
             elif seen.outcome is Outcome.FAILED:
                 await self._tools.groups.mark_warmup_failed(group, seen.message)
                 self.findings.notes.append((Reason.WARMUP_FAILED, f"{group.name}: {seen.message}"))
                 moved = True
         return moved
+
+    async def _learn(self, group: Group, blocks: int | None) -> None:
+        """Remember what a warm engine reports of its cache, where it is not what its plan says."""
+        wish = next((arm.wish for arm in self._arms if arm.wish.target.revision == group.revision), None)
+        if wish is None or group.assignment is None or blocks is None:
+            return
+        found = wish.plan.evidence(group.assignment, blocks)
+        if found is not None:
+            product, record = found
+            logger.info(
+                "%s: %s reports %d cache blocks, planned %s", self._key, group.name, blocks, record.planned_blocks
+            )
+            await self._tools.children.record_evidence(wish.model, group.revision, gpu_product=product, record=record)
 
     async def _limit_start(self, group: Group) -> bool:
         """Give up a group whose container does not even start: its GPUs are somebody's who could use them."""

@@ -11,7 +11,7 @@ from bayplan.planning.assignment import Assignment
 from bayplan.planning.gpus import bare_product
 from bayplan.planning.group import GroupShape
 from bayplan.planning.inventory import Inventory
-from bayplan.planning.layout.decision import parallelism_status, records_of
+from bayplan.planning.layout.decision import evidence_of, parallelism_status, records_of
 from bayplan.planning.layout.memorytext import memory_status
 from bayplan.planning.layout.records import Recorded, RecordedLayout
 from bayplan.planning.layout.split import Layout, Split
@@ -86,6 +86,17 @@ class ModelPlan:
             gpu_product=assignment.gpu_product,
             gpu_memory_gib=pool.gpu_memory_gib if pool is not None else None,
         )
+
+    def evidence(self, assignment: Assignment, blocks: int) -> tuple[str, RecordedLayout] | None:
+        """The product and what its record becomes when an engine with that reservation reports its cache blocks."""
+        product, sizes = bare_product(assignment.gpu_product), assignment.split.sizes
+        for decision in self.fit.placeable:
+            name = decision.pool.gpu_product
+            record = self.records.get(name)
+            if bare_product(name) == product and record is not None and record.split.sizes == sizes:
+                found = evidence_of(decision, record, blocks)
+                return None if found is None else (name, found)
+        return None
 
     def parallelism_status(self) -> tuple[ParallelismStatus, ...]:
         """Layouts as status shows them."""

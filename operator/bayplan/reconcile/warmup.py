@@ -34,6 +34,8 @@ class WarmupObservation:
     since: datetime
     outcome: Outcome = Outcome.RUNNING
     message: str = ""
+    cache_blocks: int | None = None
+    """KV cache blocks that the engine reports, once it has generated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +100,12 @@ class WarmupTracker:
         await self._tasks.close()
 
     async def _run(self, key: Hashable, target: _Target, changed: Callable[[], None]) -> None:
-        def note(stage: WarmupStage, outcome: Outcome = Outcome.RUNNING, message: str = "") -> None:
+        def note(
+            stage: WarmupStage, outcome: Outcome = Outcome.RUNNING, message: str = "", blocks: int | None = None
+        ) -> None:
             before = self._seen.get(key)
             since = before.since if before is not None and before.stage is stage else self._now()
-            self._seen[key] = WarmupObservation(stage=stage, since=since, outcome=outcome, message=message)
+            self._seen[key] = WarmupObservation(stage, since, outcome, message, blocks)
             if before is None or (before.stage, before.outcome) != (stage, outcome):
                 changed()
 
@@ -136,6 +140,13 @@ class WarmupTracker:
             await self._sleep(delay)
             delay = min(self._longest_poll_seconds, delay * 1.5)
 
+    async def _blocks(self, target: _Target) -> int | None:
+        """What the engine says of its cache; a replica that generates is warm whether it says so or not."""
+        try:
+            return await self._engine.cache_blocks(target.address)
+        except EngineError:
+            return None
+
     async def _generate(self, target: _Target, note: Callable[..., None]) -> None:
         deadline = target.warmup.deadline_seconds
         started = self._now()
@@ -159,7 +170,7 @@ class WarmupTracker:
                     )
                     return
             else:
-                note(WarmupStage.GENERATING, Outcome.SUCCEEDED)
+                note(WarmupStage.GENERATING, Outcome.SUCCEEDED, blocks=await self._blocks(target))
                 return
             await self._sleep(delay)
             delay = min(self._longest_poll_seconds, delay * 2)

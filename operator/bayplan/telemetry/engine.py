@@ -1,6 +1,7 @@
 """The engine from outside: is it listening, does it list the model, can it generate, is it idle."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -28,6 +29,8 @@ __all__ = [
     "HttpEngine",
 ]
 
+CACHE_METRIC = "vllm:cache_config_info"
+"""What the engine really got stands in its labels."""
 MAX_NAME = 256
 """Longest model name that is believed; the API's own bound is lower."""
 
@@ -63,6 +66,9 @@ class EnginePort(Protocol):
 
     async def load(self, address: str) -> EngineLoad:
         """Scrape running and waiting requests."""
+
+    async def cache_blocks(self, address: str) -> int | None:
+        """Scrape the KV cache blocks of the rank with the fewest; None where the engine does not say."""
 
 
 class HttpEngine:
@@ -114,6 +120,17 @@ class HttpEngine:
         except PARSER_ERRORS as error:
             raise EngineError(f"/metrics is not readable: {error!s:.200}") from None
         return EngineLoad(running=_first(sums, self._running), waiting=_first(sums, self._waiting))
+
+    async def cache_blocks(self, address: str) -> int | None:
+        """See `EnginePort`."""
+        text = await self._request("GET", address, "/metrics", self._read_timeout_seconds)
+        try:
+            samples = read_samples(text.decode(errors="replace"), (CACHE_METRIC,))
+        except PARSER_ERRORS as error:
+            raise EngineError(f"/metrics is not readable: {error!s:.200}") from None
+        found = [sample.labels.get("num_gpu_blocks", "") for sample in samples]
+        blocks = [int(number) for number in found if re.fullmatch(r"[1-9][0-9]{0,12}", number)]
+        return min(blocks) if blocks and len(blocks) == len(found) else None
 
     async def _json(
         self, method: str, address: str, path: str, timeout_seconds: float, body: object = None

@@ -5,6 +5,8 @@ figure in a later catalogue moves nothing that runs.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
 
 from bayplan.api.conditions import Reason
@@ -16,12 +18,15 @@ from bayplan.planning.layout.declared import declared_problem, no_layout_text
 from bayplan.planning.layout.memorytext import need_text, verdict_text
 from bayplan.planning.layout.modelnumbers import UnknownModel
 from bayplan.planning.layout.pools import GpuPool
-from bayplan.planning.layout.records import Recorded, RecordedLayout
+from bayplan.planning.layout.records import Recorded, RecordedLayout, with_evidence
 from bayplan.planning.layout.refusals import refused, unsupported
 from bayplan.planning.layout.search import Ranking, Wanted, Weighed, candidates, search, with_decode_context
 from bayplan.planning.layout.split import Layout, Split
+from bayplan.planning.memory.replica import ReplicaMemory
 from bayplan.planning.words import size_text
 
+EVIDENCE_MARGIN = Fraction(3, 100)
+"""An engine's report within this share of the plan confirms it; beyond, it replaces it."""
 MAX_PRODUCTS_RECORDED = 32
 """GPU products that a revision remembers a layout for."""
 
@@ -72,11 +77,11 @@ def _plan(relevant: _Relevant, pool: GpuPool, recorded: RecordedLayout | None) -
         return _unknown(asked, kept or layouts[0], provenance)
     if pool.gpu_memory_gib is None:
         return _unproven(asked, kept or layouts[0], provenance)
+    ranking = search(asked.question(), layouts)
     if kept is not None:
-        decision = _keep(asked, kept)
+        decision = _keep(asked, kept, ranking)
         if decision is not None:
             return decision
-    ranking = search(asked.question(), layouts)
     if ranking.chosen is None:
         return refused(asked, ranking, provenance)
     return _chosen(asked, ranking, ranking.chosen, provenance)
@@ -91,11 +96,15 @@ def _recorded_layout(asked: Asked, layouts: Sequence[Layout]) -> Layout | None:
     return next((layout for layout in (*layouts, *wider) if layout.sizes == recorded.split.sizes), None)
 
 
-def _keep(asked: Asked, layout: Layout) -> LayoutDecision | None:
+def _keep(asked: Asked, layout: Layout, ranking: Ranking) -> LayoutDecision | None:
     """The revision's layout as long as it fits, or was decided for this very load on no larger GPUs.
 
-    In the second case only our own figures have changed since, and they move nothing that runs.
+    In the second case only our own figures have changed since, and they move nothing that runs. None where the ranking
+    chooses it anyway, or it cannot be kept.
     """
+    best = ranking.chosen
+    if best is not None and best.layout.sizes == layout.sizes:
+        return None
     weighed = asked.question().weigh(layout)
     memory, recorded, pool = weighed.memory, asked.recorded, asked.pool
     if memory is None or recorded is None:
@@ -119,6 +128,8 @@ def _keep(asked: Asked, layout: Layout) -> LayoutDecision | None:
         memory=memory,
         provenance=Provenance.DECLARED if asked.wanted.whole else Provenance.DERIVED,
         why="the revision's layout, kept",
+        runner_up=None if best is None else best.layout,
+        lost="" if best is None else "is not what the revision began with",
         exchanges=tuple(map(str, weighed.exchanges)),
     )
 
@@ -225,15 +236,26 @@ def records_of(
     found = dict(recorded)
     for decision in decisions:
         layout, pool = decision.layout, decision.pool
-        before = recorded.get(pool.gpu_product)
         if layout is None or decision.reason is Reason.LAYOUT_KEPT:
             continue
-        same = before is not None and before.split.sizes == layout.sizes
         proven = decision.reason is Reason.FITS and pool.gpu_memory_mib is not None
         found[pool.gpu_product] = RecordedLayout(
             split=Split(*layout.sizes),
             concurrency=spec.concurrency if proven else None,
             gpu_memory_mib=int(pool.gpu_memory_mib) if proven and pool.gpu_memory_mib is not None else None,
-            blocks=before.blocks if same and before is not None else None,
         )
-    return dict(sorted(found.items())[:MAX_PRODUCTS_RECORDED])
+    return with_evidence(recorded, dict(sorted(found.items())[:MAX_PRODUCTS_RECORDED]))
+
+
+def evidence_of(decision: LayoutDecision, recorded: RecordedLayout, blocks: int) -> RecordedLayout | None:
+    """What to remember of the KV cache blocks that an engine of this layout reports on a rank.
+
+    None while they are within 3 % of what is planned, and where only five numbers are known: those plan no blocks.
+    """
+    memory = decision.memory
+    if not isinstance(memory, ReplicaMemory) or decision.layout is None:
+        return None
+    planned = memory.verdict.plan.blocks
+    if recorded.split.sizes != decision.layout.sizes or abs(blocks - planned) <= EVIDENCE_MARGIN * planned:
+        return None
+    return replace(recorded, blocks=blocks, planned_blocks=recorded.planned_blocks or planned)

@@ -13,7 +13,7 @@ from bayplan.planning.layout.engineflags import engine_flags
 from bayplan.planning.layout.knownmodel import KnownModel
 from bayplan.planning.layout.modelnumbers import CountedModel, ModelNumbers
 from bayplan.planning.layout.split import Split
-from bayplan.planning.memory import KV_CACHE, MemoryDecision, MemoryRequest, decide_memory
+from bayplan.planning.memory import KV_CACHE, WEIGHTS, MemoryDecision, MemoryRequest, decide_memory
 from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.memory.replica import ReplicaMemory, SplitMemory, replica_memory, short_name
 from bayplan.planning.memory.request import PlanRequest
@@ -29,6 +29,8 @@ A stand-in for activations, sampler, graphs and communication buffers, which fiv
 published engine start logs it is off by 1.7 GiB in the median and 2.7 GiB in nine of ten, with as many over as under.
 """
 
+_ORDER = {WEIGHTS: 0, KV_CACHE: 1}
+"""What a message names first; the other terms follow in the order of a start-up."""
 _KV_BYTES: Mapping[str, int] = MappingProxyType(
     {"bfloat16": 2, "float16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1},
 )
@@ -115,7 +117,7 @@ def split_memory(
 def need_text(memory: SplitMemory) -> str:
     """What one GPU must hold and has: `needs 83.1 GiB of 71.3 GiB per GPU (weights 65.7, KV 12.9 for …)`."""
     usable = "unknown memory" if memory.usable_gib is None else size_text(memory.usable_gib)
-    parts = [_term_text(term, memory) for term in sorted(memory.terms, key=lambda term: term.name != "weights")]
+    parts = [_term_text(term, memory) for term in sorted(memory.terms, key=lambda term: _ORDER.get(term.name, 2))]
     return f"needs {size_text(memory.required_gib)} of {usable} per GPU ({', '.join(parts)})"
 
 

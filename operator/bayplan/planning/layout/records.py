@@ -6,7 +6,7 @@ question moves nothing that runs; and the cache that an engine reported, where i
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from bayplan.planning.layout.split import Split
@@ -26,6 +26,8 @@ class RecordedLayout:
     """Memory of the smallest GPU that it was decided for."""
     blocks: int | None = None
     """KV cache blocks of one rank as an engine reported them, where that was more than 3 % off the plan."""
+    planned_blocks: int | None = None
+    """What the plan said before it was measured."""
 
     def as_json(self) -> dict[str, int | bool]:
         """The members of the annotation."""
@@ -41,6 +43,7 @@ class RecordedLayout:
             ("concurrency", self.concurrency),
             ("gpuMemoryMib", self.gpu_memory_mib),
             ("blocks", self.blocks),
+            ("plannedBlocks", self.planned_blocks),
         ):
             if value is not None:
                 found[name] = value
@@ -85,4 +88,20 @@ def _read(entry: object) -> RecordedLayout | None:
         )
     except (KeyError, InvalidInput):
         return None
-    return RecordedLayout(split, numbers.get("concurrency"), numbers.get("gpuMemoryMib"), numbers.get("blocks"))
+    return RecordedLayout(
+        split,
+        numbers.get("concurrency"),
+        numbers.get("gpuMemoryMib"),
+        numbers.get("blocks"),
+        numbers.get("plannedBlocks"),
+    )
+
+
+def with_evidence(stored: Recorded, wanted: Recorded) -> dict[str, RecordedLayout]:
+    """`wanted` with what engines reported about the same splits in `stored`: a plan made before a report lacks it."""
+    found = dict(wanted)
+    for product, layout in wanted.items():
+        before = stored.get(product)
+        if before is not None and before.blocks is not None and before.split.sizes == layout.split.sizes:
+            found[product] = replace(layout, blocks=before.blocks, planned_blocks=before.planned_blocks)
+    return found

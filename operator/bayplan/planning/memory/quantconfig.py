@@ -74,7 +74,8 @@ def _compressed(stated: Mapping[str, Any]) -> str | None:
     attention = isinstance(ignored, list) and any("self_attn" in str(item) for item in ignored)
     if kind == ("int", 4):
         return "int4-experts" if attention else "int4"
-    return {("float", 8): "fp8", ("int", 8): "int8", ("float", 4): "nvfp4"}.get(kind)
+    names: dict[tuple[str, object], str] = {("float", 8): "fp8", ("int", 8): "int8", ("float", 4): "nvfp4"}
+    return names.get(kind)
 
 
 def _block(method: str, stated: Mapping[str, Any]) -> int:
