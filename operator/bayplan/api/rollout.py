@@ -137,7 +137,7 @@ class Approval(Schema):
 
     revision: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+$", min_length=1, max_length=63)]
     """The revision, as `status.revisions.target` of the InferenceModel says it."""
-    stage: Annotated[str, StringConstraints(pattern=r"^(warm|shadow|promote|canary-[1-9][0-9]?)$", max_length=16)]
+    stage: Annotated[str, StringConstraints(pattern=r"^[a-z]+(-[0-9]+)?$", min_length=1, max_length=16)]
     """The stage: warm, shadow, canary-WEIGHT or promote."""
 
 
@@ -179,9 +179,9 @@ class RolloutSpec(Schema):
     """The InferenceModel whose revisions are tried; it must have `update: Rollout`."""
     stages: Annotated[
         tuple[RolloutStage, ...],
-        Field(min_length=1, max_length=MAX_STAGES, json_schema_extra=ATOMIC),
+        Field(max_length=MAX_STAGES, json_schema_extra=ATOMIC),
         Rule(
-            expression="self[0].kind == 'Warm' && self[self.size() - 1].kind == 'Promote' && "
+            expression="self.size() > 1 && self[0].kind == 'Warm' && self[self.size() - 1].kind == 'Promote' && "
             "self.exists_one(s, s.kind == 'Warm') && self.exists_one(s, s.kind == 'Promote') && "
             "(!self.exists(s, s.kind == 'Shadow') || "
             "(self[1].kind == 'Shadow' && self.exists_one(s, s.kind == 'Shadow')))",
