@@ -13,7 +13,7 @@ import typer
 
 from e2e.localcluster import ClusterError
 from e2e.scenarios.narration import Narrator, SceneFailedError
-from e2e.scenarios.scenes import demand, life, placing, requests, rollouts
+from e2e.scenarios.scenes import capacity, demand, life, placing, requests, rollouts
 from e2e.scenarios.scenes.stage import Scene, Stage
 from e2e.scenarios.stack import INVENTORIES, StackError, stack
 
@@ -23,6 +23,7 @@ SCENES = (
     Scene(placing.tensor_parallel),
     Scene(placing.does_not_fit),
     Scene(placing.fragmented),
+    Scene(capacity.planned),
     Scene(life.scaling, always=False),
     Scene(life.node_loss),
     Scene(requests.answers),
