@@ -18,6 +18,7 @@ from bayplan.gateway.endpoints import EngineFacts, HeadView, ModelView, view_hea
 from bayplan.gateway.exposition import Identity
 from bayplan.gateway.listener import Listener
 from bayplan.gateway.promptsize import TextCounter
+from bayplan.gateway.rollouts import RolloutView, rollout_store, view_rollout
 from bayplan.gateway.settings import GatewaySettings
 from bayplan.gateway.tenants import Tenants, anonymous_tenants
 
@@ -118,6 +119,23 @@ def raw_head(
     }
 
 
+def raw_rollout(
+    model: str = "tiny", *, name: str = "trial", namespace: str = "default", created: str = CREATED, **plan: Any
+) -> dict[str, Any]:
+    """A Rollout as the API server shows it; without any part of a plan it has none yet."""
+    return {
+        "metadata": {
+            "namespace": namespace,
+            "name": name,
+            "uid": f"rollout-{namespace}-{name}",
+            "resourceVersion": str(next(_numbers)),
+            "creationTimestamp": created,
+        },
+        "spec": {"modelRef": {"name": model}},
+        "status": {"plan": plan} if plan else {},
+    }
+
+
 class Town:
     """One gateway with what it watches. `url` answers clients, `admin_url` the cluster."""
 
@@ -130,10 +148,12 @@ class Town:
     ) -> None:
         self.models: Store[ModelView] = model_store()
         self.heads: Store[HeadView] = head_store()
+        self.rollouts: Store[RolloutView] = rollout_store()
         self.settings = settings or GatewaySettings()
         self.gateway = Gateway(
             self.models,
             self.heads,
+            self.rollouts,
             self.settings,
             tenants=tenants or anonymous_tenants(),
             secret=SECRET,
@@ -154,8 +174,10 @@ class Town:
             application,
             host="127.0.0.1",
             port=0,
+            most_connections=self.settings.max_connections,
             idle_connection_seconds=self.settings.idle_connection_seconds,
-            busy=self.gateway.routes.busy,
+            work=self.gateway.routes.work,
+            on_turned_away=self.gateway.turned_away,
         )
         port = await listener.start()
         self._listeners.append(listener)
@@ -177,6 +199,11 @@ class Town:
     def head(self, name: str, address: str, **fields: Any) -> HeadView:
         view = view_head(raw_head(name, address, **fields))
         self.heads.put(view)
+        return view
+
+    def plan(self, model: str = "tiny", *, name: str = "trial", created: str = CREATED, **plan: Any) -> RolloutView:
+        view = view_rollout(raw_rollout(model, name=name, created=created, **plan))
+        self.rollouts.put(view)
         return view
 
     def gone(self, view: HeadView) -> None:

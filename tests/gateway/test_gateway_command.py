@@ -68,6 +68,7 @@ def test_every_value_reaches_the_settings(tmp_path: Path) -> None:
     section = {
         "listen": {"address": "127.0.0.1", "port": 1, "adminPort": 2},
         "limits": {
+            "connections": 6,
             "bodyMebibytes": 1,
             "bufferedMebibytes": 2,
             "replayMebibytes": 3,
@@ -98,9 +99,9 @@ def test_every_value_reaches_the_settings(tmp_path: Path) -> None:
         settings.max_queued_requests, settings.default_max_tokens,
         settings.body_seconds, settings.idle_connection_seconds, settings.connect_seconds, settings.silence_seconds,
         settings.whole_answer_seconds, settings.max_wait_seconds, settings.remember_seconds, settings.drain_seconds,
-        settings.lease_seconds,
+        settings.lease_seconds, settings.max_connections,
     ]  # fmt: skip
-    assert given == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert given == [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 6]
     assert (settings.edges.ttft, settings.edges.tpot, settings.edges.e2e) == ((1.0,), (2.0,), (3.0, 4.0))
     assert settings.tokenizers == {"default/tiny": Path("/tokenizers/tiny.json")}
     assert gateway.sockets().address == "127.0.0.1"

@@ -3,16 +3,21 @@
 import asyncio
 import json
 import random
-from contextlib import suppress
+from collections import Counter
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+import pytest
+
+from bayplan.gateway import listener
 from bayplan.gateway.outcomes import RequestOutcome
+from bayplan.gateway.refusals import RefusalCode
 from bayplan.gateway.settings import GatewaySettings
 from tests.fakes.clock import until
 from tests.gateway.conftest import MakeEngine, MakeScripted, MakeTown
 from tests.gateway.gatewaytown import FACTS, Town
-from tests.gateway.scriptedengine import HEAD, Connection, event
+from tests.gateway.scriptedengine import DONE, HEAD, Connection, event
 
 
 class Raw:
@@ -33,6 +38,11 @@ class Raw:
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
         await self.writer.drain()
+
+    async def one_answer(self) -> bytes:
+        """One answer with its length, on a connection that stays."""
+        head = await self.reader.readuntil(b"\r\n\r\n")
+        return head + await self.reader.readexactly(int(head.lower().split(b"content-length: ")[1].split()[0]))
 
     async def answer(self) -> bytes:
         """Everything up to the end of the connection."""
@@ -107,6 +117,69 @@ async def test_header_floods_are_refused(town: Town) -> None:
     assert (await town.post())[0] == 200
 
 
+async def test_connection_beyond_the_bound_is_told_so_and_the_others_are_served(make_town: MakeTown) -> None:
+    town = await make_town(settings=GatewaySettings(max_connections=2))
+    town.model()
+    async with Raw(town) as first, Raw(town) as second:
+        for client in (first, second):
+            await client.send(request(prompt()))
+            assert (await client.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 503 ")  # no replica is ready
+        async with Raw(town) as third:
+            with suppress(ConnectionError):
+                await third.send(request(prompt()))
+            answer = await third.answer()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"\r\nretry-after: 1\r\n" in head.lower() + b"\r\n"
+        assert b"connection: close" in head.lower()
+        assert json.loads(body)["error"]["code"] == "gateway_busy"
+        assert town.gateway.outcomes.refusals[RefusalCode.GATEWAY_BUSY] == 1
+
+    # Both have left by now: whoever comes next is served.
+    await asyncio.sleep(0.05)
+    async with Raw(town) as later:
+        await later.send(request(prompt(), extra="Connection: close\r\n"))
+        assert b'"no_ready_replica"' in await later.answer()
+
+
+async def test_many_connections_at_once_are_no_more_than_the_bound(make_town: MakeTown) -> None:
+    town = await make_town(settings=GatewaySettings(max_connections=20))
+    town.model()
+
+    async def ask() -> bytes:
+        async with Raw(town) as client:
+            with suppress(ConnectionError):
+                await client.send(request(prompt()))
+                head = await client.reader.readuntil(b"\r\n\r\n")
+                return head + await client.reader.readexactly(
+                    int(head.lower().split(b"content-length: ")[1].split()[0])
+                )
+        return b""
+
+    answers = await asyncio.gather(*(ask() for _ in range(100)))
+    codes = Counter(json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] for answer in answers if answer)
+    assert codes["no_ready_replica"] >= 20
+    assert codes["gateway_busy"] == town.gateway.outcomes.refusals[RefusalCode.GATEWAY_BUSY]
+    assert set(codes) <= {"no_ready_replica", "gateway_busy"}
+
+
+async def test_silent_connections_make_room_for_others_when_it_is_crowded(
+    make_town: MakeTown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "CROWDED_SECONDS", 0.3)
+    town = await make_town(settings=GatewaySettings(max_connections=4))
+    town.model()
+    async with AsyncExitStack() as stack:
+        silent = [await stack.enter_async_context(Raw(town)) for _ in range(3)]
+        for one in silent:
+            await one.send(b"POST /v1/completions HTTP/1.1\r\nHost:")
+        assert [await one.answer() for one in silent] == [b""] * 3
+    async with Raw(town) as alone:
+        await asyncio.sleep(1)
+        await alone.send(request(prompt(), extra="Connection: close\r\n"))
+        assert b'"no_ready_replica"' in await alone.answer()
+
+
 async def test_broken_requests_are_refused_without_a_word_in_the_log(town: Town, caplog: object) -> None:
     for data in (
         b"sesame\r\n\r\n",
@@ -146,6 +219,16 @@ async def test_connection_on_which_nothing_is_asked_is_closed(make_town: MakeTow
     await until(lambda: town.held == 0)
 
 
+async def test_connection_that_asks_again_and_again_is_kept(make_town: MakeTown) -> None:
+    town = await make_town(settings=GatewaySettings(idle_connection_seconds=0.4))
+    town.model()
+    async with Raw(town) as client:
+        for _ in range(12):
+            await client.send(request(prompt()))
+            assert await client.one_answer()
+            await asyncio.sleep(0.1)
+
+
 async def test_client_that_takes_nothing_is_cut_off(make_town: MakeTown, scripted: MakeScripted) -> None:
     async def floods(connection: Connection) -> None:
         await connection.send(HEAD)
@@ -162,6 +245,27 @@ async def test_client_that_takes_nothing_is_cut_off(make_town: MakeTown, scripte
         await until(lambda: town.held == 0)
     await asyncio.wait_for(engine.left.wait(), 5)
     assert town.gateway.outcomes.requests["default", "tiny", RequestOutcome.CANCELLED] == 1
+
+
+async def test_reader_that_cannot_keep_up_gets_every_byte_in_order(make_town: MakeTown, scripted: MakeScripted) -> None:
+    events = [event(f"{number} " + "a" * 1000) for number in range(4000)] + [event("", finish="stop") + DONE]
+
+    async def hurries(connection: Connection) -> None:
+        await connection.send(HEAD)
+        for one in events:
+            await connection.chunk(one)
+        await connection.chunk(b"")
+
+    town = await make_town()
+    town.model()
+    town.head("a", (await scripted(hurries)).host)
+    async with town.open_stream() as response:
+        got = bytearray()
+        while part := await response.content.read(30_000):
+            got += part
+            await asyncio.sleep(0.001)
+    assert bytes(got) == b"".join(events)
+    assert town.gateway.outcomes.requests["default", "tiny", RequestOutcome.COMPLETED] == 1
 
 
 async def test_a_thousand_sockets_torn_at_random_leak_nothing(make_town: MakeTown, make_engine: MakeEngine) -> None:

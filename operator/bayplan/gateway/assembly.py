@@ -1,4 +1,4 @@
-"""The request path put together: two caches in, an application for clients and one for the cluster out."""
+"""The request path put together: three caches in, an application for clients and one for the cluster out."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +18,8 @@ from bayplan.gateway.exposition import Exposition, Identity
 from bayplan.gateway.generations import Generations
 from bayplan.gateway.outcomes import Outcomes
 from bayplan.gateway.promptsize import TextCounter
+from bayplan.gateway.refusals import RefusalCode
+from bayplan.gateway.rollouts import RolloutView
 from bayplan.gateway.routes import Routes
 from bayplan.gateway.salts import Salts
 from bayplan.gateway.settings import GatewaySettings
@@ -32,6 +34,7 @@ class Gateway:
         self,
         models: Store[ModelView],
         heads: Store[HeadView],
+        rollouts: Store[RolloutView],
         settings: GatewaySettings,
         *,
         tenants: Tenants,
@@ -42,7 +45,9 @@ class Gateway:
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.on_change: Callable[[], None] = lambda: None
-        """Called when anything about replicas or what is under way to them is different."""
+        """Called when anything about replicas, plans or what is under way is different."""
+        self.has_lapsed: Callable[[], bool] = lambda: False
+        """Whether this gateway's Lease does not stand, so that candidates must get nothing."""
         self._now_ns = now_ns
         self._upstream = HttpUpstream(connect_seconds=settings.connect_seconds)
         self._facts = FactFinder(current=heads.by_uid, learn=self._learn)
@@ -50,10 +55,12 @@ class Gateway:
         self.directory = Directory(
             models,
             heads,
+            rollouts,
             settings,
             tenants=tenants.policies,
             ask_facts=self._facts.ask,
             on_change=self._changed,
+            lapsed=self._lapsed,
             now_ns=now_ns,
         )
         self.evidence = Evidence(settings.edges)
@@ -71,7 +78,13 @@ class Gateway:
             most_body_bytes=settings.max_body_bytes,
         )
         self.exposition = Exposition(
-            self.directory, self.evidence, self.outcomes, identity=identity, now=now, now_ns=now_ns
+            self.directory,
+            self.evidence,
+            self.outcomes,
+            self.generations.copies.counts,
+            identity=identity,
+            now=now,
+            now_ns=now_ns,
         )
 
     def application(self) -> web.Application:
@@ -92,6 +105,10 @@ class Gateway:
         self.routes.draining = True
         self.directory.close()
 
+    def turned_away(self) -> None:
+        """Count a connection that was one too many."""
+        self.outcomes.refusals[RefusalCode.GATEWAY_BUSY] += 1
+
     @property
     def held(self) -> int:
         """Requests that hold a place."""
@@ -102,14 +119,19 @@ class Gateway:
         known = {(pool.model.key.namespace, pool.model.key.name) for pool in self.directory}
         self.evidence.fold(self._now_ns(), models=known)
         self.outcomes.retain(known)
+        self.generations.copies.retain(known)
 
     async def close(self) -> None:
         """Close connections to engines."""
+        await self.generations.copies.close()
         await self._facts.close()
         await self._upstream.close()
 
     def _changed(self) -> None:
         self.on_change()
+
+    def _lapsed(self) -> bool:
+        return self.has_lapsed()
 
     def _learn(self, head: HeadView, facts: EngineFacts) -> None:
         self.directory.learn(head, facts)

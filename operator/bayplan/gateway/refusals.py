@@ -89,6 +89,16 @@ class Refused(Exception):  # noqa: N818 - a refusal is an answer, not a defect
         return answer
 
 
+def raw_answer(refused: Refused) -> bytes:
+    """Return the whole answer as it goes over the wire, for a connection that nobody reads a request from."""
+    response = refused.response()
+    body = response.body
+    assert isinstance(body, bytes)
+    lines = [f"HTTP/1.1 {response.status} {response.reason}", "Connection: close", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in response.headers.items() if name.lower() != "content-length"]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
 def shed_response(shed: Shed, headers: Mapping[str, str] | None = None) -> web.Response:
     """Build the answer to a request that admission refused."""
     return _json_response(shed.status, shed.body(), {**shed.headers(), **(headers or {})})

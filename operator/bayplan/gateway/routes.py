@@ -1,6 +1,5 @@
 """Paths and their handlers: what clients may ask, and the one place where refusals become answers."""
 
-import asyncio
 import logging
 import re
 import traceback
@@ -13,6 +12,7 @@ from aiohttp.typedefs import Handler
 from bayplan.gateway.bodies import check_length
 from bayplan.gateway.directory import Directory
 from bayplan.gateway.generations import Generations
+from bayplan.gateway.listener import Work
 from bayplan.gateway.outcomes import Outcomes
 from bayplan.gateway.pools import Pool
 from bayplan.gateway.refusals import RefusalCode, Refused
@@ -37,8 +37,7 @@ class Routes:
         self._most_body_bytes = most_body_bytes
         self.draining = False
         """Refuse every new request before its body is read."""
-        self.busy: set[asyncio.BaseTransport | None] = set()
-        """Connections on which a request is being served."""
+        self.work = Work()
 
     def application(self) -> web.Application:
         """Build the application. Bodies are bounded by their reader, not by aiohttp's own limit."""
@@ -98,7 +97,7 @@ class Routes:
     def _guarded(self, serve: Serve) -> Handler:
         async def handler(request: web.Request) -> web.StreamResponse:
             connection = request.transport
-            self.busy.add(connection)
+            self.work.begin(connection)
             try:
                 if self.draining:
                     raise Refused(RefusalCode.DRAINING, "this gateway is shutting down; another one answers")  # noqa: TRY301
@@ -118,7 +117,7 @@ class Routes:
                 self._outcomes.refusals[RefusalCode.INTERNAL] += 1
                 return Refused(RefusalCode.INTERNAL, "the gateway failed on this request").response()
             finally:
-                self.busy.discard(connection)
+                self.work.end(connection)
 
         return handler
 

@@ -25,6 +25,7 @@ from bayplan.gateway.endpoints import HEADS_SELECTOR, HeadView, ModelView, view_
 from bayplan.gateway.exposition import Identity
 from bayplan.gateway.listener import Listener
 from bayplan.gateway.promptsize import TextCounter
+from bayplan.gateway.rollouts import IfServed, RolloutView, rollout_store, view_rollout
 from bayplan.gateway.settings import GatewaySettings
 from bayplan.gateway.tenants import Tenants, TenantsError, TenantsFile
 
@@ -38,6 +39,10 @@ FOLD_SECONDS = 60.0
 PROGRESS_SECONDS = 600.0
 """A kind of which nothing was heard for longer makes the process count as dead."""
 DRAIN_LOOK_SECONDS = 0.05
+GC_THRESHOLDS = (10_000, 10, 10)
+"""A request leaves next to no cycles behind: looking for them after every 700 objects cost a tenth of its time."""
+MOST_OF_THE_CLUSTER = 256
+"""Connections of probes, operators and collectors at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ class GatewayRuntime:
         self._tenants_file = tenants_file
         self._stop = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        models, heads = model_store(), head_store()
+        models, heads, rollouts = model_store(), head_store(), rollout_store()
         self._models: Reflector[ModelView] = Reflector(
             api, models, view_model, clock=self._clock, watch_seconds=times.watch, idle_seconds=times.idle
         )
@@ -90,9 +95,13 @@ class GatewayRuntime:
             watch_seconds=times.watch,
             idle_seconds=times.idle,
         )
+        self._rollouts: Reflector[RolloutView] = Reflector(
+            IfServed(api), rollouts, view_rollout, clock=self._clock, watch_seconds=times.watch, idle_seconds=times.idle
+        )
         self.gateway = Gateway(
             models,
             heads,
+            rollouts,
             settings,
             tenants=tenants,
             secret=secret,
@@ -104,18 +113,22 @@ class GatewayRuntime:
             api,
             pod,
             draining=self.gateway.directory.draining,
+            epochs=self.gateway.directory.epochs,
             lease_seconds=settings.lease_seconds,
             clock=self._clock,
             now=server_time.now,
         )
         self.gateway.on_change = self.announcement.changed
-        checks: dict[str, Reflector[Any]] = {"models": self._models, "pods": self._heads}
+        self.gateway.has_lapsed = lambda: self.announcement.lapsed
+        checks: dict[str, Reflector[Any]] = {"models": self._models, "pods": self._heads, "rollouts": self._rollouts}
         self._clients = Listener(
             self.gateway.application(),
             host=sockets.address,
             port=sockets.port,
+            most_connections=settings.max_connections,
             idle_connection_seconds=settings.idle_connection_seconds,
-            busy=self.gateway.routes.busy,
+            work=self.gateway.routes.work,
+            on_turned_away=self.gateway.turned_away,
         )
         self._administration = Listener(
             self.gateway.administration(
@@ -127,6 +140,7 @@ class GatewayRuntime:
             ),
             host=sockets.address,
             port=sockets.admin_port,
+            most_connections=MOST_OF_THE_CLUSTER,
         )
         self._address = sockets.address
 
@@ -152,6 +166,7 @@ class GatewayRuntime:
         logger.info("the cluster on http://%s:%d", self._address, self.admin_port)
         self._start("models", self._models.run())
         self._start("pods", self._heads.run())
+        self._start("rollouts", self._rollouts.run())
         self._start("serve", self._serve())
         self._start("tenants", self._follow_tenants())
         self._start("fold", self._fold())
@@ -163,11 +178,14 @@ class GatewayRuntime:
         return EXIT_FAILED if failed else EXIT_CLEAN
 
     async def _serve(self) -> None:
-        """Answer clients from the first complete picture on, not before: half of it would refuse known models."""
-        await self._models.synced.wait()
-        await self._heads.synced.wait()
+        """Answer clients from the first complete picture on, not before: half of it would refuse known models, and
+        route what is on trial as if nothing were.
+        """
+        for source in (self._models, self._heads, self._rollouts):
+            await source.synced.wait()
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         self.client_port = await self._clients.start()
         logger.info("%shttp://%s:%d", SERVING, self._address, self.client_port)
         self.serving.set()

@@ -38,6 +38,8 @@ class Edges:
 class GatewaySettings:
     """Limits and times of the request path."""
 
+    max_connections: int = 4096
+    """Connections of clients that are open at the same time; more are refused."""
     max_body_bytes: int = 8 * MEBIBYTE
     """Longest request body."""
     max_buffered_bytes: int = 256 * MEBIBYTE
