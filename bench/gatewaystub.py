@@ -66,6 +66,9 @@ class Connection(asyncio.Protocol):
         self._buffer += data
         while (end := self._buffer.find(b"\r\n\r\n")) >= 0:
             head = self._buffer[:end].lower()
+            if head.startswith(b"get "):
+                self._nothing()
+                return
             mark = head.find(b"content-length:")
             length = int(head[mark + 15 :].split(b"\r\n", 1)[0]) if mark >= 0 else 0
             if len(self._buffer) < end + 4 + length:
@@ -73,6 +76,12 @@ class Connection(asyncio.Protocol):
             body = self._buffer[end + 4 : end + 4 + length]
             self._buffer = self._buffer[end + 4 + length :]
             self._answer(body)
+
+    def _nothing(self) -> None:
+        """It has no metrics."""
+        assert self._transport is not None
+        self._transport.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        self._transport.close()
 
     def _answer(self, body: bytes) -> None:
         assert self._transport is not None

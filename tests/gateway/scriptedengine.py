@@ -87,6 +87,8 @@ class ScriptedEngine:
     scripts: list[Script]
     host: str = field(default_factory=loopback)
     received: list[Received] = field(default_factory=list)
+    metrics: str = ""
+    """What `/metrics` answers; without a text 404."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when a client has left an exchange."""
 
@@ -109,6 +111,12 @@ class ScriptedEngine:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
                 headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:]) if k}
+                if head[0].startswith("GET /metrics "):
+                    status = 200 if self.metrics else 404
+                    await Connection(Received("/metrics", headers, {}), writer, reader).answer(
+                        status, self.metrics.encode(), headers="Connection: close\r\n"
+                    )
+                    break
                 body = json.loads(await reader.readexactly(int(headers.get("content-length", 0))) or b"{}")
                 self.received.append(Received(head[0].split(" ")[1], headers, body))
                 script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]

@@ -1,5 +1,6 @@
 """Which pods take requests, and what is believed about them."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 
 from bayplan.api import names
 from bayplan.gateway.endpoints import EngineFacts, read_facts, view_head, view_model
-from bayplan.gateway.enginefacts import FactsError, parse_facts
+from bayplan.gateway.enginefacts import FactsError, parse_facts, smaller
 from tests.fakes.clock import until
 from tests.gateway.conftest import MakeEngine, MakeScripted, MakeTown
 from tests.gateway.gatewaytown import FACTS, raw_head, raw_model
@@ -169,6 +170,59 @@ async def test_engine_that_gets_an_annotation_later_is_held_to_it(make_town: Mak
     (pool,) = town.gateway.directory
     (reading,) = pool.readings().replicas.values()
     assert reading.budget.kv_blocks == 10
+
+
+def cache(*, blocks: int, block_size: int) -> str:
+    return f'vllm:cache_config_info{{engine="0",num_gpu_blocks="{blocks}",block_size="{block_size}"}} 1\n'
+
+
+@pytest.mark.parametrize(
+    ("reported", "counts"),
+    [
+        (EngineFacts(400, 16, 1, 1), EngineFacts(400, 16, 64, 4096)),
+        (EngineFacts(4000, 16, 1, 1), EngineFacts(1000, 16, 64, 4096)),
+        (EngineFacts(1000, 16, 1, 1), EngineFacts(1000, 16, 64, 4096)),
+        (EngineFacts(400, 32, 1, 1), EngineFacts(400, 32, 64, 4096)),
+        (EngineFacts(4000, 32, 1, 1), EngineFacts(500, 32, 64, 4096)),
+        (EngineFacts(1, 1, 1, 1), EngineFacts(1, 1, 64, 4096)),
+        (None, FACTS),
+    ],
+)
+def test_of_plan_and_engine_the_smaller_cache_counts(reported: EngineFacts | None, counts: EngineFacts) -> None:
+    assert smaller(FACTS, reported) == counts
+    assert smaller(None, reported) == reported
+
+
+async def test_engine_that_got_less_than_planned_is_held_to_what_it_says(
+    make_town: MakeTown, scripted: MakeScripted
+) -> None:
+    town = await make_town()
+    town.model()
+    small, large = await scripted(whole_answer), await scripted(whole_answer)
+    small.metrics, large.metrics = cache(blocks=101, block_size=16), cache(blocks=100_001, block_size=16)
+    town.head("a", small.host)
+    town.head("b", large.host)
+    (pool,) = town.gateway.directory
+
+    def budgets() -> dict[str, int]:
+        return {uid: reading.budget.kv_blocks for uid, reading in pool.readings().replicas.items()}
+
+    # Until they have told, the plan counts.
+    assert budgets() == {"pod-a": FACTS.kv_blocks, "pod-b": FACTS.kv_blocks}
+    await until(lambda: budgets() == {"pod-a": 100, "pod-b": FACTS.kv_blocks})
+    assert (await town.post(max_tokens=100 * 16))[0] == 200  # on b
+    town.gone(town.head("b", large.host))
+    assert (await town.post(max_tokens=100 * 16))[0] == 400
+
+
+async def test_engine_that_says_nothing_keeps_its_plan(make_town: MakeTown, scripted: MakeScripted) -> None:
+    town = await make_town()
+    town.model()
+    town.head("a", (await scripted(whole_answer)).host)
+    await asyncio.sleep(0.2)
+    (pool,) = town.gateway.directory
+    assert [reading.budget.kv_blocks for reading in pool.readings().replicas.values()] == [FACTS.kv_blocks]
+    assert (await town.post())[0] == 200
 
 
 async def test_blocks_of_another_size_are_counted_on_the_safe_side(make_town: MakeTown, scripted: MakeScripted) -> None:

@@ -1,4 +1,4 @@
-"""Which models there are under which names, and a pool for each, kept equal to what is watched.
+"""Which models there are under which names, and a pool for each, kept equal to what is watched: heads and plans.
 
 Names: `namespace/served-name`, and the served name alone where no other model could be meant. The path form
 `/models/NAMESPACE/NAME/v1/…` names the object itself.
@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from bayplan.cluster.cache import Store
 from bayplan.cluster.resources import INFERENCE_MODELS, PODS, Key
 from bayplan.gateway.endpoints import EngineFacts, HeadView, ModelView
+from bayplan.gateway.enginefacts import smaller
 from bayplan.gateway.pools import Pool
 from bayplan.gateway.refusals import RefusalCode, Refused
+from bayplan.gateway.rollouts import Plans, RolloutView
 from bayplan.gateway.settings import GatewaySettings
 from bayplan.planning.admission.records import TenantPolicy
 
@@ -34,31 +36,36 @@ def head_store() -> Store[HeadView]:
 
 
 class Directory:
-    """Pools by model. Feed the two stores; everything else follows."""
+    """Pools by model. Feed the three stores; everything else follows."""
 
     def __init__(
         self,
         models: Store[ModelView],
         heads: Store[HeadView],
+        rollouts: Store[RolloutView],
         settings: GatewaySettings,
         *,
         tenants: Mapping[str, TenantPolicy],
         ask_facts: AskFacts = lambda _head, _model: None,
         on_change: Callable[[], None] = lambda: None,
+        lapsed: Callable[[], bool] = lambda: False,
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
+        """`lapsed` tells whether this gateway's Lease does not stand: then candidates get nothing."""
         self._models = models
         self._heads = heads
         self._settings = settings
         self._tenants = tenants
         self._ask_facts = ask_facts
         self._on_change = on_change
+        self._lapsed = lapsed
         self._now_ns = now_ns
         self._pools: dict[str, Pool] = {}
         self._keys: dict[Key, str] = {}
         self._names: dict[str, set[str]] = {}
         self._facts: dict[str, tuple[str, EngineFacts]] = {}
         self._closed = False
+        self._plans = Plans(rollouts, on_change=self._plan_changed)
         models.subscribe(self._model_changed)
         heads.subscribe(self._head_changed)
 
@@ -112,6 +119,10 @@ class Directory:
             if head.draining
         }
 
+    def epochs(self) -> dict[str, int]:
+        """Return the epochs of the plans by which everything goes from now on, by uid of the Rollout."""
+        return {routed.rollout: routed.plan.epoch for routed in self._plans}
+
     # -- what changes
 
     def learn(self, head: HeadView, facts: EngineFacts) -> None:
@@ -148,7 +159,15 @@ class Directory:
             self._forget(old)
         pool = self._pools.get(new.uid)
         if pool is None:
-            pool = Pool(new, self._settings, self._tenants, now_ns=self._now_ns, on_answered=self._on_change)
+            pool = Pool(
+                new,
+                self._settings,
+                self._tenants,
+                now_ns=self._now_ns,
+                on_answered=self._on_change,
+                lapsed=self._lapsed,
+            )
+            pool.set_plan(self._plans.of(new.key))
             self._pools[new.uid] = pool
             self._keys[new.key] = new.uid
             for name in _names_of(new):
@@ -157,7 +176,18 @@ class Directory:
                 pool.close()
         else:
             pool.set_model(new)
-        for head in self._heads.by_index(BY_OWNER, new.uid):
+        self._retell(pool)
+
+    def _plan_changed(self, model: Key) -> None:
+        pool = self._pools.get(self._keys.get(model, ""))
+        if pool is not None:
+            pool.set_plan(self._plans.of(model))
+            self._retell(pool)
+        self._on_change()
+
+    def _retell(self, pool: Pool) -> None:
+        """Tell a pool of its heads: they may be something else to it now."""
+        for head in self._heads.by_index(BY_OWNER, pool.model.uid):
             self._head_changed(None, head)
 
     def _forget(self, model: ModelView) -> None:
@@ -183,12 +213,13 @@ class Directory:
             self._on_change()
             return
         for pool in self._owner(new):
-            facts = new.facts or self._known_facts(new)
+            reported = self._known_facts(new)
+            facts = smaller(new.facts, reported)
             if facts is not None:
                 pool.set_replica(new, facts)
             elif new.uid in pool.replicas:
                 pool.set_replica(new, pool.replicas[new.uid].facts)
-            elif new.routable:
+            if reported is None and new.routable:
                 self._ask_facts(new, pool.model)
         self._on_change()
 

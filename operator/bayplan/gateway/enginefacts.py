@@ -1,12 +1,13 @@
-"""What an engine says about its own KV cache, for heads that carry no admission annotation.
+"""What an engine says about its own KV cache: less than was planned counts, and without a plan it is all there is.
 
 vLLM puts what it really got into the labels of `vllm:cache_config_info`. It does not publish its sequence slots: they
-are the model's `maxNumSeqs`, else the engine's own default.
+are those of the admission annotation, else the model's `maxNumSeqs`, else the engine's own default.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,6 +23,7 @@ DEFAULT_MAX_NUM_SEQS = 128
 LONGEST_BYTES = 4 * 2**20
 TIMEOUT = aiohttp.ClientTimeout(total=5.0, connect=2.0)
 RETRY_SECONDS = 1.0
+LONGEST_RETRY_SECONDS = 60.0
 
 
 class FactsError(Exception):
@@ -62,16 +64,18 @@ class FactFinder:
             self._session = None
 
     async def _ask(self, uid: str, model: ModelView) -> None:
-        problem = ""
-        while (head := self._current(uid)) is not None and head.routable and head.facts is None:
+        problem, pause = "", self._retry_seconds
+        while (head := self._current(uid)) is not None and head.routable:
             try:
                 facts = await self._read(head, model)
             except (FactsError, aiohttp.ClientError, TimeoutError, OSError) as error:
                 said = f"{type(error).__name__}: {error}"
                 if said != problem:
-                    logger.warning("%s: the engine's capacity is unknown, it gets no requests: %s", head.key, said)
+                    then = "it gets no requests" if head.facts is None else "the planned one counts"
+                    logger.warning("%s: the engine's own capacity is unknown, %s: %s", head.key, then, said)
                 problem = said
-                await asyncio.sleep(self._retry_seconds)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
             else:
                 self._learn(head, facts)
                 return
@@ -91,6 +95,18 @@ class FactFinder:
                 if len(text) > LONGEST_BYTES:
                     raise FactsError(f"/metrics has more than {LONGEST_BYTES} bytes")
         return parse_facts(text.decode(errors="replace"), model)
+
+
+def smaller(planned: EngineFacts | None, reported: EngineFacts | None) -> EngineFacts | None:
+    """Return what may be reserved: of the KV cache the fewer tokens, in the engine's own blocks; the rest as planned.
+
+    A plan is an estimate, and an engine may have got less. It may also have got more: then the plan is what the model's
+    owner was told, and stands.
+    """
+    if planned is None or reported is None:
+        return planned or reported
+    tokens = min(planned.kv_blocks * planned.block_size, reported.kv_blocks * reported.block_size)
+    return replace(planned, kv_blocks=max(1, tokens // reported.block_size), block_size=reported.block_size)
 
 
 def parse_facts(text: str, model: ModelView) -> EngineFacts:
