@@ -161,6 +161,35 @@ async def test_engine_waits_while_nobody_takes_what_it_sends(upstream: HttpUpstr
     assert await read_all(answer) == piece * 1000
 
 
+async def test_what_a_sink_takes_is_not_read_and_what_it_leaves_is(
+    upstream: HttpUpstream, scripted: MakeScripted
+) -> None:
+    async def dribbles(connection: Connection) -> None:
+        await connection.send(HEAD)
+        for word in (b"one", b"two", b"three", b"four"):
+            await connection.chunk(word)
+            await asyncio.sleep(0.05)
+        await connection.chunk(b"")
+
+    engine = await scripted(dribbles)
+    answer = await upstream.send(engine.host, "/v1/completions", b"{}", "id-1")
+    taken: list[bytes] = []
+
+    def sink(data: bytes) -> bool:
+        if data == b"three":
+            return False
+        taken.append(data)
+        return True
+
+    answer.pass_to(sink)
+    read: list[bytes] = []
+    while data := await answer.read():
+        read.append(data)
+    assert taken[-1] == b"four"
+    assert read[-1] == b"three"
+    assert sorted(taken + read) == [b"four", b"one", b"three", b"two"]
+
+
 async def test_words_that_nobody_asked_for_end_the_connection(upstream: HttpUpstream, scripted: MakeScripted) -> None:
     forged = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nforged"
 

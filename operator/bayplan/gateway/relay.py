@@ -17,6 +17,8 @@ from bayplan.gateway.upstream import Answer, EngineError
 
 MOST_HELD_BACK_BYTES = 64 * 1024
 MOST_ANSWER_BYTES = 64 * 2**20
+MOST_UNSENT_BYTES = 64 * 1024
+"""While more than this waits for the client to take it, the engine has to wait as well."""
 RESCHEDULE_SECONDS = 1.0
 """A time limit that starts anew with each chunk is moved at most this often; moving it costs as much as a write."""
 
@@ -85,9 +87,15 @@ class StreamRelay:
         self._on_first_token = on_first_token
         self._now_ns = now_ns
         self._response: web.StreamResponse | None = None
+        self._transport: asyncio.Transport | None = None
+        self._chunked = False
         self._held: list[bytes] = []
         self._held_bytes = 0
         self._reader = EventReader()
+        self._relayed: Relayed
+        self._patience: asyncio.Timeout
+        self._now = asyncio.get_running_loop().time
+        self._renewed = 0.0
 
     async def carry(self, answer: Answer, relayed: Relayed, patience: asyncio.Timeout) -> web.StreamResponse:
         """Carry the whole body; each chunk renews the patience.
@@ -96,20 +104,17 @@ class StreamRelay:
         """
         relayed.progress = self._reader.progress
         relayed.content_type = answer.content_type
-        loop = asyncio.get_running_loop()
-        moved = 0.0
+        self._relayed, self._patience = relayed, patience
         try:
             while chunk := await answer.read():
-                self._note(chunk, relayed)
+                self._note(chunk)
                 sent = self._sendable(chunk)
                 if sent:
                     relayed.keep(sent)
                     self.at_client = True
                     await self._send(sent, answer)
                     self.at_client = False
-                if (now := loop.time()) - moved > RESCHEDULE_SECONDS:
-                    moved = now
-                    patience.reschedule(now + self._silence_seconds)
+                self._renew()
         except EngineError as error:
             raise self.failed(Cause.CUT, str(error)) from None
         return await self._end(relayed.progress)
@@ -120,10 +125,30 @@ class StreamRelay:
             return NotServedError(Cause.FAILED if cause is Cause.CUT else cause, what)
         return CutError(cause)
 
-    def _note(self, chunk: bytes, relayed: Relayed) -> None:
-        before = self._reader.progress.output_events
+    def _pass_on(self, chunk: bytes) -> bool:
+        """Write a chunk in the very call that brought it from the engine: that spares the loop a turn of this task."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._patience.expired():
+            return False
+        if transport.get_write_buffer_size() > MOST_UNSENT_BYTES:
+            return False
+        self._note(chunk)
+        self._relayed.keep(chunk)
+        transport.write(b"%x\r\n%b\r\n" % (len(chunk), chunk) if self._chunked else chunk)
+        self._renew()
+        return True
+
+    def _renew(self) -> None:
+        now = self._now()
+        if now - self._renewed > RESCHEDULE_SECONDS:
+            self._renewed = now
+            self._patience.reschedule(now + self._silence_seconds)
+
+    def _note(self, chunk: bytes) -> None:
+        relayed, progress = self._relayed, self._reader.progress
+        before = progress.output_events
         self._reader.feed(chunk)
-        if self._reader.progress.output_events != before:
+        if progress.output_events != before:
             relayed.last_token_ns = now = self._now_ns()
             if relayed.first_token_ns is None:
                 relayed.first_token_ns = now
@@ -149,7 +174,12 @@ class StreamRelay:
             self._response = response
             self._held.clear()
             await response.prepare(self._request)
-        await response.write(data)
+            await response.write(data)
+            self._transport = self._request.transport
+            self._chunked = response.headers.get("Transfer-Encoding") == "chunked"
+            answer.pass_to(self._pass_on)
+        else:
+            await response.write(data)
 
     async def _end(self, progress: Progress) -> web.StreamResponse:
         if self._response is None:
@@ -174,11 +204,12 @@ async def read_whole(answer: Answer, relayed: Relayed) -> bytes:
         raise NotServedError(Cause.FAILED, str(error)) from None
     whole = parts[0] if len(parts) == 1 else b"".join(parts)
     if answer.status == 200:
-        _read_answer(whole, relayed.progress)
+        read_progress(whole, relayed.progress)
     return whole
 
 
-def _read_answer(body: bytes, progress: Progress) -> None:
+def read_progress(body: bytes, progress: Progress) -> None:
+    """Take in a whole answer. Raises NotServedError for what is no JSON, or was cut."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -7,6 +7,7 @@ library around it would cost as much again as everything else that the gateway d
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import httptools
@@ -33,6 +34,10 @@ class EngineBrokeOffError(EngineError):
     """The connection ended before the answer did, or what came was no HTTP."""
 
 
+Sink = Callable[[bytes], bool]
+"""Takes bytes of a body in the very call that brings them, or says False and leaves them to the reader."""
+
+
 class Answer(Protocol):
     """An engine's answer, once its head has come."""
 
@@ -46,6 +51,9 @@ class Answer(Protocol):
 
     async def read(self) -> bytes:
         """Return the next bytes of the body, empty at its end. Raises EngineBrokeOffError."""
+
+    def pass_to(self, sink: Sink) -> None:
+        """Hand what comes from now on to `sink`, in order; `read` returns what that does not take."""
 
     def close(self) -> None:
         """Cut the connection unless the body has ended: the engine learns at once that nobody listens."""
@@ -61,7 +69,17 @@ class Upstream(Protocol):
 class HttpAnswer:
     """See `Answer`. Filled by its connection."""
 
-    __slots__ = ("_connection", "_error", "_pending", "_waiter", "content_type", "ended", "pending_bytes", "status")
+    __slots__ = (
+        "_connection",
+        "_error",
+        "_pending",
+        "_sink",
+        "_waiter",
+        "content_type",
+        "ended",
+        "pending_bytes",
+        "status",
+    )
 
     def __init__(self, connection: "Connection") -> None:
         self.status = 0
@@ -70,6 +88,7 @@ class HttpAnswer:
         self.pending_bytes = 0
         self._connection = connection
         self._pending: list[bytes] = []
+        self._sink: Sink | None = None
         self._error: str | None = None
         self._waiter: asyncio.Future[None] | None = None
 
@@ -84,13 +103,16 @@ class HttpAnswer:
             if self.ended:
                 return b""
             await self._news()
-        pending = self._pending
-        data = pending[0] if len(pending) == 1 else b"".join(pending)
-        pending.clear()
+        data = self._come()
+        self._pending.clear()
         if self.pending_bytes > MOST_PENDING_BYTES:
             self._connection.go_on()
         self.pending_bytes = 0
         return data
+
+    def pass_to(self, sink: Sink) -> None:
+        """See `Answer`."""
+        self._sink = sink
 
     def close(self) -> None:
         """See `Answer`."""
@@ -104,6 +126,19 @@ class HttpAnswer:
         """A piece of the body has come."""
         self._pending.append(data)
         self.pending_bytes += len(data)
+
+    def arrived(self) -> None:
+        """All of one delivery was fed: pass it on, else wake who waits for it."""
+        if self._sink is not None and self._pending and self._sink(self._come()):
+            self._pending.clear()
+            self.pending_bytes = 0
+            if not self.ended:
+                return  # nobody need be woken: that costs more than all the rest
+        self.wake()
+
+    def _come(self) -> bytes:
+        pending = self._pending
+        return pending[0] if len(pending) == 1 else b"".join(pending)
 
     def fail(self, error: str) -> None:
         """Nothing more will come."""
@@ -191,7 +226,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             answer.fail(type(error).__name__)
             return
-        answer.wake()
+        answer.arrived()
         if answer.ended:
             self._finish()
         elif answer.pending_bytes > MOST_PENDING_BYTES and self._transport is not None:
