@@ -28,6 +28,7 @@ class GatewayListen(Section):
 class GatewayLimits(Section):
     """Sizes and counts."""
 
+    connections: Annotated[int, Field(ge=1, le=1_000_000)] = _DEFAULTS.max_connections
     body_mebibytes: Annotated[int, Field(ge=1, le=1024)] = _DEFAULTS.max_body_bytes // MEBIBYTE
     buffered_mebibytes: Annotated[int, Field(ge=1, le=1_048_576)] = _DEFAULTS.max_buffered_bytes // MEBIBYTE
     replay_mebibytes: Annotated[int, Field(ge=0, le=1_048_576)] = _DEFAULTS.max_replay_bytes // MEBIBYTE
@@ -99,6 +100,7 @@ class GatewaySection(Section):
         """Return what the request path takes."""
         classes = {name: WorkloadClass(c.first_token_seconds, c.complete_seconds) for name, c in self.classes.items()}
         return GatewaySettings(
+            max_connections=self.limits.connections,
             max_body_bytes=self.limits.body_mebibytes * MEBIBYTE,
             max_buffered_bytes=self.limits.buffered_mebibytes * MEBIBYTE,
             max_replay_bytes=self.limits.replay_mebibytes * MEBIBYTE,
