@@ -14,7 +14,7 @@ from rich.text import Text
 from bayplan.api.conditions import Condition, ConditionType
 from bayplan.api.rollout_status import GateStatus, RolloutPlan, RolloutStatus, TallyStatus
 from bayplan.api.rolloutwords import Handling, Outcome, Phase
-from bayplan.cli.wording import ago, verdict
+from bayplan.cli.wording import ago, conditions_panel, verdict
 
 OUTCOME_COLOURS = {
     Outcome.PASSED: "green",
@@ -97,7 +97,7 @@ def rollout_screen(rollout: ShownRollout, *, now: datetime) -> RenderableType:
     if status.history:
         parts.append(_history(rollout, now))
     if status.conditions:
-        parts.append(_conditions(status.conditions, now))
+        parts.append(conditions_panel(status.conditions, now))
     return Group(*parts)
 
 
@@ -254,13 +254,3 @@ def _history(rollout: ShownRollout, now: datetime) -> RenderableType:
         why = f" ({entry.reason}: {entry.message})" if entry.reason else ""
         lines.append(f"{ago(entry.time, now)} ago  {entry.revision} → {entry.to}{why}")
     return _panel("what happened, the latest first", lines)
-
-
-def _conditions(conditions: Sequence[Condition], now: datetime) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"):
-        table.add_column(column, no_wrap=column != "MESSAGE")
-    for one in conditions:
-        since = ago(one.last_transition_time, now)
-        table.add_row(escape(one.type), verdict(one), escape(one.reason), since, escape(one.message))
-    return Panel(table, title="conditions", title_align="left")

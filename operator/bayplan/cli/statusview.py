@@ -19,8 +19,8 @@ from bayplan.api.inferencemodel_status import (
     ParallelismStatus,
     Stage,
 )
-from bayplan.api.meta import parse_rfc3339
 from bayplan.cli.bars import TERM_COLOURS, memory_bar
+from bayplan.cli.wording import ago, conditions_panel, verdict
 
 STAGE_COLOURS = {
     Stage.READY: "green",
@@ -92,7 +92,7 @@ def _cells(model: ShownModel, now: datetime) -> dict[str, Text]:
     cells = {
         "NAMESPACE": model.namespace,
         "NAME": model.name,
-        "READY": _verdict(ready),
+        "READY": verdict(ready),
         "REASON": escape(ready.reason) if ready else "-",
         "DESIRED": str(status.desired_replicas),
         "PENDING": str(status.pending_replicas),
@@ -100,7 +100,7 @@ def _cells(model: ShownModel, now: datetime) -> dict[str, Text]:
         "SERVING": str(status.ready_replicas),
         "DRAINING": str(status.draining_replicas),
         "GPUS": str(status.gpus),
-        "SINCE": _ago(ready.last_transition_time, now) if ready else "-",
+        "SINCE": ago(ready.last_transition_time, now) if ready else "-",
     }
     return {title: Text.from_markup(text) for title, text in cells.items()}
 
@@ -120,7 +120,7 @@ def model_screen(model: ShownModel, *, now: datetime) -> RenderableType:
         parts.append(_layouts(status))
     parts.append(_groups(status, now))
     if status.conditions:
-        parts.append(_conditions(status.conditions, now))
+        parts.append(conditions_panel(status.conditions, now))
     return Group(*parts)
 
 
@@ -140,13 +140,13 @@ def _head(model: ShownModel, ready: Condition | None, now: datetime) -> Renderab
     lines = [counts]
     if ready is not None:
         lines.append(
-            f"Ready={_verdict(ready)} [bold]{escape(ready.reason)}[/bold] for {_ago(ready.last_transition_time, now)}"
+            f"Ready={verdict(ready)} [bold]{escape(ready.reason)}[/bold] for {ago(ready.last_transition_time, now)}"
         )
         lines.append(escape(ready.message))
     if status.placement.pending_reason:
         lines.append(f"[yellow]pending:[/yellow] {escape(status.placement.pending_reason)}")
     if status.scaling is not None:
-        since = _ago(status.scaling.decided_time, now)
+        since = ago(status.scaling.decided_time, now)
         lines.append(f"scaling: {status.scaling.reason.value} for {since}: {escape(status.scaling.message)}")
     if status.conditions and model.outdated:
         lines.append(
@@ -180,11 +180,9 @@ def _memory(entry: MemoryStatus) -> RenderableType:
             term.provenance.value,
             escape(term.detail),
         )
-    verdict = {True: "[green]fits[/green]", False: "[red]does not fit[/red]", None: "[yellow]unknown[/yellow]"}[
-        entry.fits
-    ]
+    fits = {True: "[green]fits[/green]", False: "[red]does not fit[/red]", None: "[yellow]unknown[/yellow]"}[entry.fits]
     room = "" if entry.max_concurrency is None else f", room for {entry.max_concurrency} requests of full length"
-    title = f"memory per GPU on {escape(entry.gpu_product or 'unlabelled GPUs')}: {verdict}{room}"
+    title = f"memory per GPU on {escape(entry.gpu_product or 'unlabelled GPUs')}: {fits}{room}"
     body: list[RenderableType] = [_bar(entry)] if usable is not None else []
     warnings = [Text(f"warning: {warning}", "yellow") for warning in entry.warnings]
     return Panel(Group(*body, table, *warnings), title=title, title_align="left")
@@ -246,7 +244,7 @@ class _GroupsTable:
         for group in self._groups:
             nodes, what = ", ".join(group.nodes), group.message or "; ".join(group.facts)
             more = (nodes, escape(group.gpu_product), escape(what)) if wide else ()
-            table.add_row(group.name, _stage(group), _ago(group.since, self._now), *more)
+            table.add_row(group.name, _stage(group), ago(group.since, self._now), *more)
             details.append(f"\n{group.name}", style="bold")
             details.append(f" on {nodes} ({group.gpu_product or 'unlabelled GPUs'}): {what}")
         yield table
@@ -258,37 +256,3 @@ def _stage(group: GroupStatus) -> str:
     colour = STAGE_COLOURS[group.stage]
     detail = f" ({group.warmup_stage.value})" if group.warmup_stage is not None else ""
     return f"[{colour}]{group.stage.value}[/{colour}]{detail}"
-
-
-def _conditions(conditions: Sequence[Condition], now: datetime) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"):
-        table.add_column(column, no_wrap=column != "MESSAGE")
-    for condition in conditions:
-        table.add_row(
-            escape(condition.type),
-            _verdict(condition),
-            escape(condition.reason),
-            _ago(condition.last_transition_time, now),
-            escape(condition.message),
-        )
-    return Panel(table, title="conditions", title_align="left")
-
-
-def _verdict(condition: Condition | None) -> str:
-    if condition is None:
-        return "[dim]-[/dim]"
-    progress = condition.type in (ConditionType.RECONCILING, ConditionType.STALLED)
-    colour = {"True": "yellow" if progress else "green", "False": "red", "Unknown": "yellow"}[condition.status]
-    return f"[{colour}]{condition.status}[/{colour}]"
-
-
-def _ago(moment: str, now: datetime) -> str:
-    """Age in the two largest units, as kubectl prints it."""
-    seconds = max(0, int((now - parse_rfc3339(moment)).total_seconds()))
-    days, rest = divmod(seconds, 86400)
-    hours, rest = divmod(rest, 3600)
-    minutes, rest = divmod(rest, 60)
-    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
-    first = next((index for index, (count, _) in enumerate(parts) if count), 3)
-    return "".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count) or "0s"

@@ -1,6 +1,12 @@
-"""How ages and verdicts are shown, the same on every screen."""
+"""How ages, verdicts and conditions are shown, the same on every screen."""
 
+from collections.abc import Sequence
 from datetime import datetime
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.panel import Panel
+from rich.table import Table
 
 from bayplan.api.conditions import Condition, ConditionType
 from bayplan.api.meta import parse_rfc3339
@@ -24,3 +30,14 @@ def ago(moment: str, now: datetime) -> str:
     parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
     first = next((index for index, (count, _) in enumerate(parts) if count), 3)
     return "".join(f"{count}{unit}" for count, unit in parts[first : first + 2] if count) or "0s"
+
+
+def conditions_panel(conditions: Sequence[Condition], now: datetime) -> RenderableType:
+    """All conditions with their reasons, one a line."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"):
+        table.add_column(column, no_wrap=column != "MESSAGE")
+    for one in conditions:
+        since = ago(one.last_transition_time, now)
+        table.add_row(escape(one.type), verdict(one), escape(one.reason), since, escape(one.message))
+    return Panel(table, title="conditions", title_align="left")
