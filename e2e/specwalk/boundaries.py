@@ -251,6 +251,8 @@ class _Node:
         first, words = self.value[0], self.schema["items"].get("enum")
         if words:
             return [words[index % len(words)] for index in range(count)]
+        if isinstance(first, int):
+            return [first] * count
         if not isinstance(first, dict):
             return [f"item-{index}" for index in range(count)]
         numbered = {

@@ -77,7 +77,7 @@ SECOND_NAMES = (
     "--data-parallel-hybrid-lb",
     "--data-parallel-external-lb",
     *("-dpl", "-dpn", "-dpr", "-dpa", "-dpp", "-dpb", "-dph", "-dpe", "-dpm"),
-    "-pcp",
+    *("-pcp", "-dcp", "-ep"),
 )
 """What vLLM takes for, or instead of, a flag that Bayplan sets."""
 
@@ -159,7 +159,6 @@ RULE_CASES = [
             "--enable_prefix_caching",
             "--config-format",
             "--grpc-port=1",
-            "-dcp=2",
             "-dc={}",
             "-asc=2",
             "--model-impl=auto",

@@ -36,7 +36,6 @@ RESERVED_FLAGS: Final = MappingProxyType(
         "--no-enable-expert-parallel": "spec.parallelism.expert",
         "-ep": "spec.parallelism.expert",
         "--decode-context-parallel-size": "spec.parallelism.decodeContext",
-        "-dcp": "spec.parallelism.decodeContext",
         "--device-ids": "",
         "--shutdown-timeout": "spec.drain.deadlineSeconds",
         "--host": "",
@@ -62,12 +61,14 @@ RESERVED_BEGINNINGS: Final = MappingProxyType(
     {
         "--data-parallel-": "--data-parallel-size",
         "-dp": "-dp",
+        "-dcp": "--decode-context-parallel-size",
         "-n": "-n",
         "-r": "-r",
     }
 )
 """What no flag may begin with, and the reserved flag that it is taken for: a family of flags that each ask for further
-engines (`--data-parallel-size-local`, `-dpl`), and one-letter flags, whose value may follow without a space."""
+engines (`--data-parallel-size-local`, `-dpl`), one-letter flags, whose value may follow without a space, and a short
+form whose beginning is another flag (`-dc`)."""
 
 RESERVED_ENV: Final = (
     "CUDA_VISIBLE_DEVICES",
