@@ -100,7 +100,7 @@ FULL_PLAN_STATUS: Json = {
     "targetUtilization": 0.75,
     "conflicts": [{"reason": "BudgetExceeded", "message": "17.00 per hour needed, budget 10.00: 7.00 over"}],
     "evidence": [{"name": "memory-fit", "required": True, "state": "Earned", "message": "fits"}],
-    "inventoryDigest": "sha256:0",
+    "inputs": [{"name": "inventory", "digest": "sha256:0"}],
     "reportDigest": "sha256:1",
     "conditions": [
         {

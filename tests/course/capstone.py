@@ -1,7 +1,8 @@
 """Runners of the areas about whole fleets: capacity, and the capstone that chains all decisions.
 
-The course places one replica, and compares only the width of a layout. Both are parameters here; a case that states
-what a real system does gets neither.
+The course simplifies four times: it places one replica, takes all free memory for usable, compares only the width of a
+layout, and asks the autoscaler once, at the planned count. A case that states what a real system does is given none of
+that.
 """
 
 from collections.abc import Mapping
@@ -13,9 +14,9 @@ from bayplan.planning.admission.records import Admitted, Decision, Footprint
 from bayplan.planning.admission.sheds import ShedCode, build_shed
 from bayplan.planning.evidencecontract import judging
 from bayplan.planning.evidencecontract.canonical import digest_of
-from bayplan.planning.evidencecontract.claims import EvidenceInput, InputName, workload_claim
+from bayplan.planning.evidencecontract.claims import EvidenceInput, Finding, InputName, workload_claim
 from bayplan.planning.evidencecontract.contract import EvidenceReport, Requirement, evaluate_contract
-from bayplan.planning.evidencecontract.scalingloop import run_scaling_loop
+from bayplan.planning.evidencecontract.scalingloop import ScalingLoop, run_scaling_loop
 from bayplan.planning.fleetplacement import FleetPlacement, place_replicas
 from bayplan.planning.gates.records import GateName
 from bayplan.planning.gates.release import ReleaseMeasurement, ReleaseRequirements, decide_release
@@ -86,18 +87,19 @@ def run_capacity(values: Values) -> dict[str, Any]:
 class Capstone:
     """The chain of lesson 13: every later input is derived from an earlier decision."""
 
-    def __init__(self, values: Values, *, every_replica: bool, compare_kind: bool) -> None:
+    def __init__(self, values: Values, *, simplified: bool) -> None:
         self.values = values
+        self.simplified = simplified
         self.capacity = Capacity(values, values["capacity_requirements"])
         self.memory: MemoryDecision = placement.decide_case_memory(values["memory"])
         self.assumed = Split(tensor=values["memory"]["tensor_parallel_size"], pipeline=1)
         self.layout: FleetLayout = self._layout()
         chosen = Split(self.layout.tensor, self.layout.pipeline) if self.layout.feasible else None
-        if chosen is not None and not compare_kind and chosen.gpus == self.assumed.gpus:
+        if chosen is not None and simplified and chosen.gpus == self.assumed.gpus:
             chosen = self.assumed
         self.chosen = chosen
         self.matches = chosen is not None and chosen == self.assumed
-        self.wanted_places = self.capacity.replicas if every_replica else 1
+        self.wanted_places = 1 if simplified else self.capacity.replicas
         self.placement: FleetPlacement | None = self._place() if self.matches else None
         fault = values["injected_fault"]
         desk = serving.Desk(values["admission"]["policy"])
@@ -127,12 +129,29 @@ class Capstone:
             "replica": "replica",
             "model_revision": self.values["model_revision"],
             "gpus_required": self.assumed.gpus,
-            "memory_gib_per_gpu": self.memory.required_gib,
+            "memory_gib_per_gpu": self.memory.required_gib / self._usable_share,
             "required_capabilities": self.values["required_capabilities"],
         }
         inventory = self.values["inventory"]
         request = placement.group_request(wanted, inventory)
         return place_replicas(request, placement.one_gpu_inventory(inventory), self.wanted_places)
+
+    @property
+    def _usable_share(self) -> Fraction:
+        return Fraction(1) if self.simplified else self.memory.request.usable_fraction
+
+    def _scaling(self) -> Finding:
+        planned, policy = self.capacity.replicas, self.policy
+        if self.simplified:
+            target = self.autoscale_target()
+            return judging.judge_scaling(ScalingLoop(planned, planned - 1, target, steps=1, message="one sample"))
+        loop = run_scaling_loop(
+            policy,
+            planned_replicas=planned,
+            arriving_tokens_per_second=self.capacity.demand.output_tokens_per_second,
+            sample_seconds=Fraction(15),
+        )
+        return judging.judge_scaling(loop)
 
     def autoscale_target(self) -> int:
         """The course's single sample at the planned count."""
@@ -162,14 +181,7 @@ class Capstone:
             ),
             "benign-admission": lambda: judging.judge_benign(self.benign),
             "oversize-shedding": lambda: judging.judge_oversize(self.oversize),
-            "queue-scaling": lambda: judging.judge_scaling(
-                run_scaling_loop(
-                    self.policy,
-                    planned_replicas=planned,
-                    arriving_tokens_per_second=self.capacity.demand.output_tokens_per_second,
-                    sample_seconds=Fraction(15),
-                )
-            ),
+            "queue-scaling": self._scaling,
             "canary-gate": lambda: judging.judge_release(self.release),
         }
         return evaluate_contract(
@@ -182,11 +194,11 @@ class Capstone:
 
 
 def run_capstone(values: Values) -> dict[str, Any]:
-    return _capstone(values, Capstone(values, every_replica=False, compare_kind=False))
+    return _capstone(values, Capstone(values, simplified=True))
 
 
 def run_capstone_in_production(values: Values) -> dict[str, Any]:
-    return _capstone(values, Capstone(values, every_replica=True, compare_kind=True))
+    return _capstone(values, Capstone(values, simplified=False))
 
 
 def _capstone(values: Values, chain: Capstone) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from bayplan.cluster.resources import (
     Key,
     Resource,
 )
+from bayplan.planning.capacity.decide import CapacityDecision
 from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
 from bayplan.reconcile.capacityplan.view import PlanView, plan_store, view_plan
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
@@ -192,6 +193,7 @@ class Operator:
             group_limits=(settings or ReconcileSettings()).group_limits,
             events=self,
             now=now,
+            offload=decide_here,
         )
         self.planner.queue = PlanQueue(self, clock)
 
@@ -320,6 +322,11 @@ class RolloutQueue:
     def enqueue(self, key: Key) -> None:
         if not self._operator.closed:
             self._operator.queued_rollouts[key] = None
+
+
+async def decide_here(decide: Callable[[], CapacityDecision]) -> CapacityDecision:
+    """A thread would need real time."""
+    return decide()
 
 
 class PlanQueue:

@@ -1,11 +1,19 @@
 """The CapacityPlan reconciler beside the model's: numbers on the live fleet, a floor for scaling, quiet at rest."""
 
+import threading
 from typing import Any
 
 import pytest
 
 from bayplan.api.meta import rfc3339
+from bayplan.cluster.cache import Store
 from bayplan.cluster.resources import CAPACITY_PLANS, INFERENCE_MODELS, PODS, RESOURCE_QUOTAS, Key
+from bayplan.planning.capacity.decide import CapacityDecision
+from bayplan.planning.capacity.inputs import CapacityInputs
+from bayplan.planning.members import GroupLimits
+from bayplan.planning.topology import DEFAULT_TOPOLOGY
+from bayplan.reconcile.capacityplan import reconciler
+from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
 from tests.planning.capacity.plans import PLAN, changed
 from tests.reconcile.world import NAMESPACE, Json, World, foreign_pod
 
@@ -270,3 +278,38 @@ async def test_one_event_tells_what_ready_says_and_none_repeats_it() -> None:
     await made.advance(30)
 
     assert [reason for reason, _ in made.operator.plan_events] == ["Ready", "BudgetExceeded"]
+
+
+async def test_a_large_decision_holds_up_no_event_loop() -> None:
+    """The reconciler decides in a thread by itself; other work goes on meanwhile."""
+    made = world()
+    add_plan(made)
+    made.add_model(autoscaling=AUTOSCALING, capacityPlanRef=REF, suspend=True)
+    operator = made.operator
+    planner = CapacityPlanReconciler(
+        made.api,
+        plans=operator.plans,
+        models=operator.models,
+        rollouts=operator.rollouts,
+        fleet=operator.fleet,
+        quotas=Store(RESOURCE_QUOTAS),
+        topology=DEFAULT_TOPOLOGY,
+        group_limits=GroupLimits(),
+        events=operator,
+        now=made.now,
+    )
+    operator.deliver()
+    seen: list[int] = []
+    decide = reconciler.decide_capacity
+
+    def recorded(inputs: CapacityInputs) -> CapacityDecision:
+        seen.append(threading.get_ident())
+        return decide(inputs)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reconciler, "decide_capacity", recorded)
+        await planner.reconcile(PEAK)
+
+    assert seen
+    assert seen[0] != threading.get_ident()
+    assert verdict(made, "Ready") == ("True", "Ready")

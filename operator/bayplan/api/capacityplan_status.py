@@ -116,6 +116,15 @@ class ClaimStatus(StatusSchema):
     """Why, with the numbers."""
 
 
+class EvidenceInputStatus(StatusSchema):
+    """What claims rest on, by identity."""
+
+    name: ShortText
+    """artifact, inventory, benchmark, price or canary."""
+    digest: ShortText
+    """Of its content: another one says that it changed."""
+
+
 class CapacityPlanStatus(StatusSchema):
     """What was planned, on what, and what it proves. Equal worlds give equal bytes; it holds no time of evaluation."""
 
@@ -153,8 +162,8 @@ class CapacityPlanStatus(StatusSchema):
     """Everything that cannot be, or is exceeded."""
     evidence: Annotated[tuple[ClaimStatus, ...], Field(max_length=MAX_CLAIMS, json_schema_extra=ATOMIC)] = ()
     """Claims by name."""
-    inventory_digest: ShortText = ""
-    """Of the nodes and what is free on them, without the model's own pods."""
+    inputs: Annotated[tuple[EvidenceInputStatus, ...], Field(max_length=8, json_schema_extra=ATOMIC)] = ()
+    """What the claims rest on. The inventory is nodes and what is free on them, without the model's own pods."""
     report_digest: ShortText = ""
     """Of all inputs and results: another one says that something changed."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), Keyed("type")] = ()

@@ -146,6 +146,7 @@ class Reason(StrEnum):
     PLAN_EXCEEDS_MODEL = "PlanExceedsModel"
     PLACEABLE = "Placeable"
     DOMAIN_LOSS_NOT_COVERED = "DomainLossNotCovered"
+    TOO_MANY_TO_PLACE = "TooManyToPlace"
     WITHIN_QUOTA = "WithinQuota"
     WITHIN_BUDGET = "WithinBudget"
     NO_BUDGET = "NoBudget"

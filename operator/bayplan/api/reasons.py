@@ -426,6 +426,11 @@ REASON_HELP: Final = MappingProxyType(
             means="Where the replicas would be, the loss of the largest domain leaves too few.",
             do="Add nodes in other domains, or change `resilience.surviveLossOf`.",
         ),
+        Reason.TOO_MANY_TO_PLACE: _help(
+            _T.PLACEABLE,
+            means="More replicas than are placed one by one (1,024); `status.placeableReplicas` found a place.",
+            do="Divide the plan by workload class or region.",
+        ),
         Reason.WITHIN_QUOTA: _help(_T.WITHIN_QUOTA, means="`limits.maxGpus` and the ResourceQuotas have room."),
         Reason.WITHIN_BUDGET: _help(_T.WITHIN_BUDGET, means="All replicas cost at most `limits.maxHourlyCost`."),
         Reason.NO_BUDGET: _help(_T.WITHIN_BUDGET, means="`limits.maxHourlyCost` is not set."),
@@ -457,7 +462,7 @@ REASON_HELP: Final = MappingProxyType(
         ),
         Reason.PLAN_MISSING: _help(
             _T.EVIDENCE_CURRENT,
-            means="The CapacityPlan in `capacityPlanRef` does not exist, or was not decided yet. The last floor stands.",
+            means="The CapacityPlan in `capacityPlanRef` does not exist, or is not decided yet. The last floor stands.",
             do="Create it, or remove the reference.",
         ),
         Reason.READY: _help(_T.READY, means="All wanted replicas serve."),

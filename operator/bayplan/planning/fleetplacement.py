@@ -3,6 +3,7 @@
 Reserves nothing. Spread counts the groups that are already placed, as it does when the operator reserves them.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -26,16 +27,17 @@ class FleetPlacement:
         return len(self.placed)
 
     def in_domains(self, level: str) -> Mapping[str, int]:
-        """Replicas by domain of that level; one that spans domains is in each of them, because it dies with each.
-
-        A node without that level is a domain of its own.
-        """
-        counted: dict[str, int] = {}
+        """Replicas by domain of that level; one that spans domains is in each of them, because it dies with each."""
+        counted: Counter[str] = Counter()
         for decision in self.placed:
-            nodes = (self.inventory.by_name[name] for name in decision.nodes)
-            for domain in {node.domains.get(level) or f"node {node.name}" for node in nodes}:
-                counted[domain] = counted.get(domain, 0) + 1
+            counted.update(domains_of_group(decision.nodes, self.inventory, level))
         return counted
+
+
+def domains_of_group(nodes: Sequence[str], inventory: Inventory, level: str) -> set[str]:
+    """Domains of the level that a group on these nodes is in. A node without that level is a domain of its own."""
+    found = (inventory.by_name[name] for name in nodes)
+    return {node.domains.get(level) or f"node {node.name}" for node in found}
 
 
 @dataclass(slots=True)

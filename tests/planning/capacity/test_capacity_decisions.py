@@ -295,6 +295,15 @@ class TestDigest:
         assert inventory_digest(bigger) == inventory_digest(two_zones())
 
 
+def test_more_replicas_than_are_placed_one_by_one_are_unknown_and_never_proven() -> None:
+    roomy = Inventory(nodes=(node("a0", 10_000, pods=10_000),))
+    inputs = given(inventory=roomy, limits=None, price=None, workloadClasses__0__requestsPerSecond=10**6)
+
+    assert verdict(inputs, "Placeable") == ("Unknown", "TooManyToPlace")
+    assert unproven(inputs)["gpu-placement"] == "Missing"
+    assert status_of(inputs).replicas > 500_000
+
+
 def test_without_a_price_no_cost_is_claimed_and_the_plan_can_be_proven() -> None:
     inputs = given(price=None, limits={"maxReplicas": 8})
 

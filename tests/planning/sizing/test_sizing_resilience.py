@@ -3,7 +3,7 @@ from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Inventory, Node
 from bayplan.planning.layout.split import Layout
 from bayplan.planning.sizing.records import Resilience
-from bayplan.planning.sizing.resilience import FleetSizing, size_fleet
+from bayplan.planning.sizing.resilience import MOST_PLACED, FleetSizing, size_fleet
 
 ONE_GPU = GroupShape(layout=Layout(tensor=1, pipeline=1, gpus_per_node=1, nodes=1))
 
@@ -26,7 +26,7 @@ def sized(load: int, inventory: Inventory, *, level: str | None = "zone", away: 
 def test_without_a_level_only_load_and_maintenance_count() -> None:
     found = sized(4, zones(8, 8), level=None, away=1)
 
-    assert (found.replicas, found.all_placed) == (5, True)
+    assert (found.replicas, found.placement.replicas) == (5, 5)
     assert found.needs == {Need.LOAD: 4, Need.MAINTENANCE: 5}
     assert found.binding == (Need.MAINTENANCE,)
 
@@ -60,7 +60,6 @@ def test_one_domain_alone_survives_nothing_and_the_count_is_a_lower_bound() -> N
     found = sized(4, zones(100))
 
     assert found.at_least
-    assert not found.all_placed
     assert found.replicas == 8
     assert "zone z0" in found.message
 
@@ -88,6 +87,22 @@ def test_a_replica_over_two_domains_is_lost_with_either() -> None:
 
     assert found.replicas == 2
     assert all(count == 1 for count in found.placement.in_domains("zone").values())
+
+
+def test_a_plan_of_millions_is_bounded_and_says_nothing_of_the_rest() -> None:
+    roomy = Inventory(nodes=(Node(name="n0", gpus=10**5, pods=10**5, domains={"zone": "z0", "host": "n0"}),))
+    for level in (None, "zone"):
+        found = sized(10**6, roomy, level=level)
+        assert found.bounded
+        assert found.placement.replicas == MOST_PLACED
+        assert found.replicas >= 10**6
+
+
+def test_a_refusal_is_a_proof_however_many_are_asked_for() -> None:
+    for level in (None, "zone"):
+        found = sized(10**6, zones(8, 8), level=level)
+        assert not found.bounded
+        assert found.placement.refusal is not None
 
 
 def test_nothing_is_taken_from_the_inventory_that_was_given() -> None:

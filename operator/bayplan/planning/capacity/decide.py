@@ -64,6 +64,8 @@ class CapacityDecision:
     conflicts: tuple[Conflict, ...]
     """Everything, in a fixed order; nothing was changed to solve any."""
     evidence: EvidenceReport | None = None
+    evidence_inputs: tuple[EvidenceInput, ...] = ()
+    """What the claims rest on. Without a sizing none: a fleet that decides nothing must not change the status."""
     invalid: str = ""
     """What of the spec cannot be read; empty when all can."""
     input_problems: tuple[Conflict, ...] = field(default=())

@@ -15,6 +15,7 @@ from bayplan.planning.evidencecontract.canary import judge_canary
 from bayplan.planning.evidencecontract.claims import Evaluator, Finding, failed, missing, workload_claim
 from bayplan.planning.evidencecontract.scalingloop import run_scaling_loop
 from bayplan.planning.scalingpolicy import pace_of, policy_of
+from bayplan.planning.sizing.resilience import MOST_PLACED
 
 MOST_QUEUED = 100
 
@@ -63,6 +64,8 @@ def _placement(sizing: Sizing) -> Finding:
     fleet = sizing.fleet
     if sizing.shape is None:
         return failed(f"no layout to place: {sizing.fit.message}")
+    if fleet.bounded:
+        return missing(f"{fleet.placement.replicas} were placed; of more than {MOST_PLACED} nothing is said")
     if fleet.at_least:
         return failed(fleet.message)
     return judging.judge_placement(fleet.placement, fleet.replicas)

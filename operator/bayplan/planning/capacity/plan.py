@@ -50,6 +50,7 @@ def decide_capacity(inputs: CapacityInputs) -> CapacityDecision:
         sizing,
         (*problems, *((over,) if over is not None else ()), *breach_conflicts(sizing.breaches)),
         evidence=report,
+        evidence_inputs=given,
         input_problems=problems,
         measured_inputs_hold=all(one.doubt(inputs.now_seconds, ages.get(one.name)) is None for one in measured),
     )

@@ -13,13 +13,13 @@ from bayplan.api.capacityplan_status import (
     CostStatus,
     DemandStatus,
     DimensionStatus,
+    EvidenceInputStatus,
     NeedStatus,
     PlannedLayoutStatus,
 )
 from bayplan.api.conditions import merge_conditions
 from bayplan.planning.capacity.decide import CapacityDecision, Sizing
 from bayplan.planning.capacity.guidance import rate
-from bayplan.planning.capacity.inputs import inventory_digest
 from bayplan.planning.capacity.verdicts import verdicts_of
 from bayplan.planning.evidencecontract.canonical import digest_of
 
@@ -43,11 +43,10 @@ def capacity_status(
             ClaimStatus(name=claim.name, required=claim.required, state=claim.state, message=claim.message)
             for claim in (() if report is None else report.claims[:MAX_CLAIMS])
         ),
+        inputs=tuple(EvidenceInputStatus(name=one.name.value, digest=one.digest) for one in decision.evidence_inputs),
     )
     if decision.sizing is not None:
-        # What was not sized rests on no node, and must not be written anew with every change of the fleet.
-        digest = inventory_digest(decision.inputs.inventory)
-        status = status.model_copy(update={**_numbers(decision, decision.sizing), "inventory_digest": digest})
+        status = status.model_copy(update=_numbers(decision, decision.sizing))
     verdicts = verdicts_of(decision)
     return status.model_copy(
         update={

@@ -74,6 +74,11 @@ def _placeable(sizing: Sizing) -> Verdict:
         elif sizing.layout is not None:
             reason, message = sizing.layout.reason, sizing.layout.message
         return _T.PLACEABLE, "False", reason, message
+    if fleet.bounded:
+        text = (
+            f"{fleet.placement.replicas} replicas have a place at the same time; further ones are not placed one by one"
+        )
+        return _T.PLACEABLE, "Unknown", Reason.TOO_MANY_TO_PLACE, text
     if fleet.at_least:
         return _T.PLACEABLE, "False", Reason.DOMAIN_LOSS_NOT_COVERED, fleet.message
     placed = fleet.placement.replicas

@@ -5,16 +5,19 @@ load's replicas still. Mean load says nothing about that, and neither does a cou
 placed as the operator would place them, one more at a time.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bayplan.api.capacitywords import Need
-from bayplan.planning.fleetplacement import FleetPlacement, FleetPlacer
+from bayplan.planning.fleetplacement import FleetPlacement, FleetPlacer, domains_of_group
 from bayplan.planning.group import GroupRequest
 from bayplan.planning.inventory import Inventory
 from bayplan.planning.sizing.records import Resilience
 from bayplan.planning.words import plural
 
+MOST_PLACED = 1024
+"""Replicas that are placed one by one; for a plan of more, nothing is said about the rest."""
 MOST_TRIED_FACTOR = 4
 """The search ends at so many times the load's replicas; a fleet that needs more is not spread at all."""
 
@@ -29,6 +32,8 @@ class FleetSizing:
     at_least: bool
     """The placement does not survive the loss: so many at least, in other places."""
     placement: FleetPlacement
+    bounded: bool = False
+    """More than are placed one by one: the placement covers a part of them, and proves nothing of the rest."""
     largest_domain: str = ""
     largest_domain_replicas: int = 0
     message: str = ""
@@ -39,36 +44,38 @@ class FleetSizing:
         most = max(self.needs.values())
         return tuple(need for need, replicas in self.needs.items() if replicas == most)
 
-    @property
-    def all_placed(self) -> bool:
-        """Whether every replica has a place."""
-        return self.placement.replicas >= self.replicas and not self.at_least
-
 
 def size_fleet(load_replicas: int, resilience: Resilience, request: GroupRequest, inventory: Inventory) -> FleetSizing:
     """Add what survives a loss and maintenance, and place it all on the inventory."""
-    level, away = resilience.domain_level, resilience.maintenance_replicas
+    away = resilience.maintenance_replicas
     needs = {Need.LOAD: load_replicas}
     if away:
         needs[Need.MAINTENANCE] = load_replicas + away
     placer = FleetPlacer(request, inventory)
-    if level is None:
-        replicas = load_replicas + away
-        while len(placer.placed) < replicas and placer.add():
-            pass
-        return FleetSizing(needs, replicas, at_least=False, placement=placer.result())
-    most = MOST_TRIED_FACTOR * (load_replicas + away) + 1
+    if resilience.domain_level is not None:
+        return _surviving(load_replicas, resilience, needs, placer)
+    replicas = load_replicas + away
+    while len(placer.placed) < min(replicas, MOST_PLACED) and placer.add():
+        pass
+    bounded = placer.refusal is None and replicas > MOST_PLACED
+    return FleetSizing(needs, replicas, at_least=False, bounded=bounded, placement=placer.result())
+
+
+def _surviving(load: int, resilience: Resilience, needs: dict[Need, int], placer: FleetPlacer) -> FleetSizing:
+    """Place one more at a time until what is left after the loss of the largest domain is enough."""
+    level, away = resilience.domain_level or "", resilience.maintenance_replicas
+    wanted = MOST_TRIED_FACTOR * (load + away) + 1
+    in_domains: Counter[str] = Counter()
     loss_alone: int | None = None
-    while len(placer.placed) < most:
-        if not placer.add():
-            break
+    while len(placer.placed) < min(wanted, MOST_PLACED) and placer.add():
         placed = len(placer.placed)
-        if placed < load_replicas:
+        in_domains.update(domains_of_group(placer.placed[-1].nodes, placer.inventory, level))
+        if placed < load:
             continue
-        name, lost = _largest(placer.result().in_domains(level))
-        if loss_alone is None and placed - lost >= load_replicas:
+        name, lost = _largest(in_domains)
+        if loss_alone is None and placed - lost >= load:
             loss_alone = placed
-        if placed - lost - away >= load_replicas:
+        if placed - lost - away >= load:
             needs[Need.DOMAIN_LOSS] = placed if loss_alone is None else loss_alone
             return FleetSizing(
                 needs,
@@ -79,7 +86,10 @@ def size_fleet(load_replicas: int, resilience: Resilience, request: GroupRequest
                 largest_domain_replicas=lost,
                 message=f"losing {level} {name} takes {lost} of {placed}",
             )
-    return _not_survived(load_replicas, resilience, needs, placer, loss_alone)
+    if placer.refusal is None and wanted > MOST_PLACED:
+        needs[Need.DOMAIN_LOSS] = load + 1
+        return FleetSizing(needs, load + away + 1, at_least=True, bounded=True, placement=placer.result())
+    return _not_survived(load, resilience, needs, placer, loss_alone)
 
 
 def _not_survived(

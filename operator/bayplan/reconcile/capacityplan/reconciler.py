@@ -1,7 +1,7 @@
 """The CapacityPlan reconciler: decides on what the caches show, writes one status if it differs, reserves nothing."""
 
-import logging
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Protocol
@@ -18,6 +18,7 @@ from bayplan.cluster.controller import Result
 from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import CAPACITY_PLANS, Key
+from bayplan.planning.capacity.decide import CapacityDecision
 from bayplan.planning.capacity.inputs import CapacityInputs, NamedModel
 from bayplan.planning.capacity.plan import decide_capacity, next_change_seconds
 from bayplan.planning.capacity.status import capacity_status
@@ -34,8 +35,7 @@ from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.rollout.view import RolloutView, deciding
 
-logger = logging.getLogger(__name__)
-
+Offload = Callable[[Callable[[], CapacityDecision]], Awaitable[CapacityDecision]]
 FLEET_DELAY_SECONDS = 1.0
 """A burst of changes of the fleet is looked at once."""
 AFTER_SECONDS = 0.05
@@ -75,7 +75,9 @@ class CapacityPlanReconciler:
         group_limits: GroupLimits,
         events: PlanEvents,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        offload: Offload = asyncio.to_thread,
     ) -> None:
+        """`offload` runs a decision: placing a thousand replicas on a thousand nodes would hold up the event loop."""
         self._port = port
         self._plans = plans
         self._models = models
@@ -86,6 +88,7 @@ class CapacityPlanReconciler:
         self._limits = group_limits
         self._events = events
         self._now = now
+        self._offload = offload
         self.queue: KeyQueue | None = None
         plans.subscribe(self._plan_changed)
         models.subscribe(self._model_changed)
@@ -108,7 +111,8 @@ class CapacityPlanReconciler:
         if isinstance(spec, list):
             await self._write(view, previous, self._invalid(view, previous, summarize(spec)))
             return Result()
-        decision = decide_capacity(self._inputs(view, spec))
+        inputs = self._inputs(view, spec)
+        decision = await self._offload(lambda: decide_capacity(inputs))
         status = capacity_status(decision, previous, generation=view.generation, now=self._now())
         await self._write(view, previous, status)
         wait = next_change_seconds(decision)
