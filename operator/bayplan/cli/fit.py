@@ -82,6 +82,9 @@ def fit(
     enable_prefix_caching: Annotated[
         bool | None, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", rich_help_panel=_FLAGS)
     ] = None,
+    async_scheduling: Annotated[
+        bool | None, typer.Option("--async-scheduling/--no-async-scheduling", rich_help_panel=_FLAGS)
+    ] = None,
     speculative_tokens: Annotated[
         int, typer.Option(help="Of the model's own prediction layers.", rich_help_panel=_FLAGS)
     ] = 0,
@@ -107,9 +110,7 @@ def fit(
         wanted = _wanted(tensor, pipeline, data, expert=expert, decode_context=decode_context)
         _check_sizes(wanted, gpus_per_node=gpus_per_node, nodes=nodes, concurrency=concurrency)
         if filename is not None:
-            given = [name for name, value in (("config", config), ("model", model), ("weights", weights)) if value]
-            if given or quantization is not None or wanted != Wanted():
-                raise InvalidInput("filename", "a manifest states model and layout itself: leave their flags out")
+            _check_alone(wanted, config=config, model=model, weights=weights, quantization=quantization)
             questions = _of_manifest(filename, gpu, gpu_memory_gib, gpus_per_node=gpus_per_node, nodes=nodes)
         else:
             flags = EngineFlags(
@@ -126,6 +127,7 @@ def fit(
                 kv_cache_memory_bytes=kv_cache_memory_bytes,
                 enforce_eager=enforce_eager,
                 enable_prefix_caching=enable_prefix_caching,
+                async_scheduling=async_scheduling,
                 speculative_tokens=speculative_tokens,
                 attention_backend=attention_backend,
                 adapters=None if max_loras is None else AdapterSlots(max_loras, max_lora_rank),
@@ -154,6 +156,11 @@ def _wanted(
         return Wanted(expert=expert)
     sizes = {"tensor": tensor, "pipeline": pipeline, "data": data, "decode_context": decode_context}
     return Wanted(expert=expert, **{name: 1 if size is None else size for name, size in sizes.items()})
+
+
+def _check_alone(wanted: Wanted, **given: object) -> None:
+    if wanted != Wanted() or any(value is not None for value in given.values()):
+        raise InvalidInput("filename", "a manifest states model and layout itself: leave their flags out")
 
 
 def _check_sizes(wanted: Wanted, *, gpus_per_node: int, nodes: int, concurrency: int) -> None:

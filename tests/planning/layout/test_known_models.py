@@ -223,7 +223,9 @@ def test_a_config_states_its_weight_format(stated: dict[str, Any], name: str, bl
     assert format_of(from_config({**CONFIG, "quantization_config": stated})) == name
 
 
-@pytest.mark.parametrize("stated", [{"quant_method": "bitsandbytes"}, {"bits": 4}, {"quant_method": "gptq", "bits": 3}, "fp8"])
+@pytest.mark.parametrize(
+    "stated", [{"quant_method": "bitsandbytes"}, {"bits": 4}, {"quant_method": "gptq", "bits": 3}, "fp8"]
+)
 def test_an_unknown_format_is_refused_rather_than_guessed(stated: Any) -> None:
     with pytest.raises(InvalidInput, match="quantization_config"):
         stated_format({**CONFIG, "quantization_config": stated})

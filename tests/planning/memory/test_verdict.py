@@ -117,7 +117,8 @@ def test_boundaries_are_the_last_values_that_fit() -> None:
     found = {one.setting: one for one in boundaries(asked)}
 
     assert found["concurrency"].limit == str(decide_fit(asked).plan.max_concurrency)
-    for setting, field in (("--max-model-len", "max_model_len"), ("--max-num-batched-tokens", "max_num_batched_tokens")):
+    names = {"--max-model-len": "max_model_len", "--max-num-batched-tokens": "max_num_batched_tokens"}
+    for setting, field in names.items():
         limit = int(found[setting].limit)
         assert found[setting].side == "at most"
         assert decide_fit(asked.with_flags(**{field: limit})).fits

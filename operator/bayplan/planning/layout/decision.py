@@ -57,7 +57,9 @@ class _Relevant:
 
 
 @lru_cache(maxsize=4096)
-def _plan(relevant: _Relevant, pool: GpuPool, recorded: RecordedLayout | None) -> LayoutDecision:
+def _plan(  # noqa: PLR0911 - one return per reason
+    relevant: _Relevant, pool: GpuPool, recorded: RecordedLayout | None
+) -> LayoutDecision:
     spec = relevant.spec
     asked = ask(spec, pool, recorded)
     problem = declared_problem(asked.facts, asked.site, asked.wanted)

@@ -1,5 +1,7 @@
 """What is wrong with declared sizes on a site, in words that end with the next valid one."""
 
+from dataclasses import replace
+
 from bayplan.planning.layout.rules import RuleFacts, broken_rule, keeps_rules, valid_widths
 from bayplan.planning.layout.search import Site, Wanted
 from bayplan.planning.layout.split import Split, arranged
@@ -42,8 +44,8 @@ def no_layout_text(site: Site, wanted: Wanted) -> str:
     layout = arranged(split, gpus_of_node=site.gpus_of_node)
     if layout is None:
         return (
-            f"{split} takes {split.tensor * split.pipeline} GPUs of one node for each data rank; a node with {site.gpu} "
-            f"has {site.gpus_of_node}"
+            f"{split} takes {split.tensor * split.pipeline} GPUs of one node for each data rank; a node with "
+            f"{site.gpu} has {site.gpus_of_node}"
         )
     there = site.nodes_of(layout.gpus_per_node)
     text = (
@@ -55,7 +57,7 @@ def no_layout_text(site: Site, wanted: Wanted) -> str:
     shorter = (
         stages
         for stages in range(split.pipeline - 1, 0, -1)
-        if (other := arranged(Split(split.tensor, stages, split.data), gpus_of_node=site.gpus_of_node)) is not None
+        if (other := arranged(replace(split, pipeline=stages), gpus_of_node=site.gpus_of_node)) is not None
         and site.holds(other)
     )
     found = next(shorter, None)

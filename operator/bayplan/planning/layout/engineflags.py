@@ -17,7 +17,13 @@ from bayplan.planning.memory.versions import EngineVersion
 from bayplan.planning.numbers import InvalidInput
 
 _TAG = re.compile(r"(?:^|/)vllm-(?:openai|cpu)[-a-z0-9_.]*:v?(\d+\.\d+(?:\.\d+)?(?:\.?(?:rc|dev)\d+)*)")
-_SWITCHES = frozenset({"--enforce-eager", "--enable-prefix-caching", "--no-enable-prefix-caching", "--enable-lora"})
+_SWITCHES = frozenset(
+    {
+        "--enforce-eager",
+        "--enable-lora",
+        *("--enable-prefix-caching", "--no-enable-prefix-caching", "--async-scheduling", "--no-async-scheduling"),
+    }
+)
 _DEFAULT_LORAS, _DEFAULT_LORA_RANK = 1, 16
 
 
@@ -53,25 +59,20 @@ def engine_flags(spec: InferenceModelSpec) -> EngineFlags:
     """The flags under which Bayplan starts the engine of `spec`."""
     engine = spec.engine
     return _flags(
-        engine.image,
-        engine.args,
-        engine.max_model_len,
-        engine.max_num_seqs,
-        Fraction(engine.gpu_memory_utilization),
-        engine.kv_cache_dtype,
+        image=engine.image,
+        args=engine.args,
+        length=engine.max_model_len,
+        sequences=engine.max_num_seqs,
+        utilization=Fraction(engine.gpu_memory_utilization),
+        cache=engine.kv_cache_dtype,
     )
 
 
 @lru_cache(maxsize=512)
 def _flags(
-    image: str, args: tuple[str, ...], length: int, sequences: int | None, utilization: Fraction, cache: str
+    *, image: str, args: tuple[str, ...], length: int, sequences: int | None, utilization: Fraction, cache: str
 ) -> EngineFlags:
     given = read_arguments(args)
-    caching = None
-    if "--enable-prefix-caching" in given:
-        caching = True
-    elif "--no-enable-prefix-caching" in given:
-        caching = False
     return EngineFlags(
         version=image_version(image),
         max_model_len=length,
@@ -83,11 +84,18 @@ def _flags(
         block_size=_number(given, "--block-size"),
         kv_cache_memory_bytes=_number(given, "--kv-cache-memory-bytes"),
         enforce_eager="--enforce-eager" in given,
-        enable_prefix_caching=caching,
+        enable_prefix_caching=_switch(given, "enable-prefix-caching"),
+        async_scheduling=_switch(given, "async-scheduling"),
         speculative_tokens=_speculative(given.get("--speculative-config", "")),
         attention_backend=given.get("--attention-backend", ""),
         adapters=_adapters(given),
     )
+
+
+def _switch(given: dict[str, str], name: str) -> bool | None:
+    if f"--{name}" in given:
+        return True
+    return False if f"--no-{name}" in given else None
 
 
 def _number(given: dict[str, str], flag: str) -> int | None:

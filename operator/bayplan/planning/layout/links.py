@@ -116,25 +116,29 @@ def collectives(facts: StepFacts, layout: Layout, gpu: Gpu) -> tuple[Collective,
         path = _path(gpu, tensor, one_node=True)
         note = "" if tensor in CUSTOM_ALL_REDUCE else "by NCCL"
         bytes_moved = 2 * vector * (tensor - 1) / tensor
-        found.append(_priced("tensor all-reduce", tensor, path, 2 * facts.layers, bytes_moved, note))
+        found.append(
+            _priced("tensor all-reduce", tensor, path, times=2 * facts.layers, bytes_moved=bytes_moved, note=note)
+        )
     experts = tensor * layout.data
     if facts.expert_layers and experts > 1 and (layout.data > 1 or layout.expert):
         path = _path(gpu, experts, one_node=layout.nodes == 1 or experts <= layout.gpus_per_node)
         moved = vector * layout.data * (experts - 1) / experts
-        found.append(_priced("expert exchange", experts, path, 2 * facts.expert_layers, moved))
+        found.append(_priced("expert exchange", experts, path, times=2 * facts.expert_layers, bytes_moved=moved))
     if layout.pipeline > 1:
         crossing = layout.nodes > 1
         path = _path(gpu, layout.gpus_per_node, one_node=not crossing)
-        found.append(_priced("pipeline transfer", layout.pipeline, path, layout.pipeline - 1, 2 * vector))
+        found.append(
+            _priced("pipeline transfer", layout.pipeline, path, times=layout.pipeline - 1, bytes_moved=2 * vector)
+        )
     if layout.decode_context > 1:
         context = layout.decode_context
         path = _path(gpu, context, one_node=True)
         moved = Fraction(tokens * facts.attention_width * ACTIVATION_BYTES) * (context - 1) / context
-        found.append(_priced("decode context exchange", context, path, 2 * facts.layers, moved))
+        found.append(_priced("decode context exchange", context, path, times=2 * facts.layers, bytes_moved=moved))
     return tuple(found)
 
 
-def _priced(name: str, ranks: int, path: _Path, times: int, bytes_moved: Fraction, note: str = "") -> Collective:
+def _priced(name: str, ranks: int, path: _Path, *, times: int, bytes_moved: Fraction, note: str = "") -> Collective:
     seconds = times * (COLLECTIVE_SECONDS + bytes_moved / path.bytes_per_second)
     notes = ", ".join(text for text in (note, path.note) if text)
     return Collective(name, ranks, path.link, times, seconds, path.fast, notes)

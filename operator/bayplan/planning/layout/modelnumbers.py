@@ -50,7 +50,7 @@ ModelNumbers = KnownModel | CountedModel | UnknownModel
 
 
 def read_model(spec: InferenceModelSpec) -> ModelNumbers:
-    """The numbers of the spec's model. Raises InvalidInput, naming the field, for numbers that contradict each other."""
+    """The numbers of the spec's model. Raises InvalidInput, naming the field, for numbers that contradict."""
     return _read(spec.model, _runtime_format(spec))
 
 

@@ -190,7 +190,7 @@ def _stages(facts: RuleFacts, split: Split) -> Broken | None:
     )
 
 
-def _decode_context(facts: RuleFacts, split: Split) -> Broken | None:
+def _decode_context(facts: RuleFacts, split: Split) -> Broken | None:  # noqa: PLR0911 - one return per rule
     context, tensor = split.decode_context, split.tensor
     if context == 1:
         return None

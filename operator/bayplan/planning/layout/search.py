@@ -299,7 +299,9 @@ def _best(found: list[Weighed], measured: Mapping[Sizes, Fraction]) -> Weighed:
     return min(kept, key=lambda one: (one.layout.pipeline, one.layout.data, one.layout.sizes))
 
 
-def _loses(best: Weighed, other: Weighed, measured: Mapping[Sizes, Fraction]) -> str:
+def _loses(  # noqa: PLR0911 - one return per criterion
+    best: Weighed, other: Weighed, measured: Mapping[Sizes, Fraction]
+) -> str:
     """Why `other`, of as many GPUs, lost against `best`."""
     if other.kv_tokens < CAPACITY_TIE * best.kv_tokens:
         return f"holds {other.kv_tokens} tokens instead of {best.kv_tokens}"
