@@ -1,7 +1,8 @@
 """`python -m e2e.conformance [--only NAME …] [--json]`: exit 0 only when every difference is listed with its reason.
 
-Ends with one InferenceModel taken from apply to a streamed answer and a rise in replicas on the real engine (`--only
-apply-to-answer` alone), and with the gateway in front of two real engines (`--only gateway` alone).
+Then one start per family of models shows how the engine pages its KV cache, against `bayplan fit` (`--only cache-pages`
+alone). Ends with one InferenceModel taken from apply to a streamed answer and a rise in replicas on the real engine
+(`--only apply-to-answer` alone), and with the gateway in front of two real engines (`--only gateway` alone).
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from e2e import realengine
+from e2e.conformance.cachepages import CachePages, CachePagesError, cache_pages
 from e2e.conformance.checks import check_names
 from e2e.conformance.compare import (
     KNOWN_DIFFERENCES,
@@ -39,7 +41,8 @@ from e2e.scenarios.stack import StackError
 
 APPLY_TO_ANSWER = "apply-to-answer"
 GATEWAY = "gateway"
-NAMES = (*check_names(), APPLY_TO_ANSWER, GATEWAY)
+CACHE_PAGES = "cache-pages"
+NAMES = (*check_names(), CACHE_PAGES, APPLY_TO_ANSWER, GATEWAY)
 SERVING_FAILURES = (
     ClusterError,
     GatewayCheckError,
@@ -78,12 +81,17 @@ class Outcome:
     gateway: GatewayCheck | None
     gateway_error: str | None
     """What the gateway did wrong in front of real engines."""
+    caches: list[CachePages]
+    """How the real engine pages the caches of several families, beside what is planned."""
+    caches_error: str | None
+    """Why that could not be seen."""
     seconds: float
 
     @property
     def passed(self) -> bool:
         """Whether nothing is left to explain or repair."""
-        return self.comparison.passed and self.served_error is None and self.gateway_error is None
+        errors = (self.served_error, self.gateway_error, self.caches_error)
+        return self.comparison.passed and errors == (None, None, None) and all(one.equal for one in self.caches)
 
 
 def _say(text: str) -> None:
@@ -121,6 +129,13 @@ async def _run(wanted: Sequence[str]) -> Outcome:
     # One after the other: on few cores two busy engines would blur every timing that a check depends on.
     simulator = await observe(SIMULATOR, wanted=wanted, say=_say)
     real = await observe(REAL, wanted=wanted, say=_say)
+    caches: list[CachePages] = []
+    caches_error = None
+    if CACHE_PAGES in wanted:
+        try:
+            caches = await cache_pages(say=_say)
+        except CachePagesError as error:
+            caches_error = str(error)
     served: ServedModel | None = None
     served_error = None
     if APPLY_TO_ANSWER in wanted:
@@ -143,6 +158,8 @@ async def _run(wanted: Sequence[str]) -> Outcome:
         served_error=served_error,
         gateway=gateway,
         gateway_error=gateway_error,
+        caches=caches,
+        caches_error=caches_error,
         seconds=time.monotonic() - started,
     )
 
@@ -158,6 +175,8 @@ def _as_json(outcome: Outcome) -> dict[str, Json]:
         "apply_to_answer_error": outcome.served_error,
         "gateway": None if outcome.gateway is None else asdict(outcome.gateway),
         "gateway_error": outcome.gateway_error,
+        "cache_pages": [{**asdict(one), "equal": one.equal} for one in outcome.caches],
+        "cache_pages_error": outcome.caches_error,
         "seconds": round(outcome.seconds, 1),
         "start_seconds": {
             "simulator": list(outcome.simulator.start_seconds),
@@ -194,6 +213,7 @@ def _print(outcome: Outcome) -> None:
             f"{result.values} values, {len(result.differences)} differences, {len(result.unlisted)} without a reason, "
             f"{len(result.stale)} stale; real engine: starts of {starts}, {outcome.real.resident_gb:.1f} GB resident"
         )
+    _print_caches(console, outcome)
     if outcome.served is not None:
         served = outcome.served
         console.print(
@@ -211,6 +231,19 @@ def _print(outcome: Outcome) -> None:
     if outcome.gateway_error is not None:
         console.print(f"[red]gateway on real engines failed:[/] {outcome.gateway_error}")
     console.print(f"{outcome.seconds:.0f} s in all")
+
+
+def _print_caches(console: Console, outcome: Outcome) -> None:
+    if outcome.caches:
+        pages = Table(
+            "family", "blocks", "planned", "tokens", "planned", "", title="KV cache of 1 GiB, real and planned"
+        )
+        for one in outcome.caches:
+            row = (one.engine.blocks, one.planned.blocks, one.engine.tokens, one.planned.tokens)
+            pages.add_row(one.family, *map(str, row), "" if one.equal else "[red]differs[/]")
+        console.print(pages)
+    if outcome.caches_error is not None:
+        console.print(f"[red]cache pages failed:[/] {outcome.caches_error}")
 
 
 def _shown(value: Json) -> str:

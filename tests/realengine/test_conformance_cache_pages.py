@@ -1,0 +1,82 @@
+"""The comparison of a real engine's KV cache with `bayplan fit`, with an engine that is made up."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bayplan.planning.memory.modelconfig import parse_config
+from e2e.conformance.cachepages import (
+    CachePages,
+    CachePagesError,
+    Family,
+    Pages,
+    cache_pages,
+    planned_pages,
+    read_families,
+)
+
+LLAMA = Family(
+    "llama",
+    {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 256,
+        "num_hidden_layers": 6,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "intermediate_size": 512,
+        "vocab_size": 1024,
+        "max_position_embeddings": 8192,
+    },
+    block_size=32,
+    max_model_len=4096,
+)
+STARTED = Pages(10922, 349504)
+"""What vLLM 0.32's CPU build reported for this configuration and 1 GiB."""
+
+
+def said(_: str) -> None:
+    """Nobody listens."""
+
+
+async def test_the_command_line_plans_what_a_started_engine_reported(tmp_path: Path) -> None:
+    seen = []
+
+    async def started(_: Family, folder: Path) -> Pages:
+        seen.append((folder / "config.json").is_file())
+        return STARTED
+
+    (found,) = await cache_pages(say=said, started=started, families=[LLAMA])
+
+    assert seen == [True]
+    assert (found.planned, found.tolerance) == (STARTED, 32)
+    assert found.equal
+
+
+@pytest.mark.parametrize(
+    ("engine", "equal"),
+    [
+        (STARTED, True),
+        (replace(STARTED, tokens=STARTED.tokens + 32), True),
+        (replace(STARTED, tokens=STARTED.tokens - 33), False),
+        (replace(STARTED, blocks=STARTED.blocks + 1), False),
+    ],
+)
+def test_blocks_are_exact_and_tokens_within_a_block_of_each_group(engine: Pages, equal: bool) -> None:
+    assert CachePages("llama", engine, STARTED, 32).equal is equal
+
+
+async def test_a_configuration_without_an_answer_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    with pytest.raises(CachePagesError, match=r"llama: bayplan fit has no answer: .*architectures"):
+        await planned_pages(LLAMA, tmp_path)
+
+
+def test_six_families_and_more_are_known_configurations() -> None:
+    families = read_families()
+
+    assert len({family.config["architectures"][0] for family in families}) >= 6
+    for family in families:
+        assert parse_config(family.config).layers
