@@ -20,10 +20,11 @@ from e2e.scenarios.scenes.stage import Stage
 
 MODEL = "small-chat"
 SERVED = f"default/{MODEL}"
-PROMPT = "x" * 16
+PROMPT = "x" * 72
 OUTPUT_TOKENS = 4
-BASE_PER_SECOND = 10
-"""Requests of 24 tokens by the gateway's bound of a prompt: 240 tokens a second are one replica of 400 × 0.8."""
+BASE_PER_SECOND = 3
+"""Requests of 80 tokens by the gateway's bound of a prompt: 240 tokens a second are one replica of 400 × 0.8. So few
+and so short that none has to wait: a queue alone would ask for a replica more."""
 SAMPLE_SECONDS = 2
 WINDOW_SECONDS = 8
 REPLICAS = 3
