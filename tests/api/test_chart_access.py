@@ -66,9 +66,13 @@ def allowed_to_the_operator() -> Iterator[tuple[str, str]]:
     manage = (*read, "create", "patch", "delete")
     models = f"{names.GROUP}/{names.INFERENCEMODEL_PLURAL}"
     plans = f"{names.GROUP}/{names.CAPACITYPLAN_PLURAL}"
+    rollouts = f"{names.GROUP}/{names.ROLLOUT_PLURAL}"
     for verbs, resource in (
         (read, models),
         (read, plans),
+        (read, rollouts),
+        (("patch", "update"), f"{rollouts}/status"),
+        (("get",), "/configmaps"),
         (("patch", "update"), f"{plans}/status"),
         (("patch", "update"), f"{models}/status"),
         (("update",), f"{models}/finalizers"),
@@ -91,7 +95,8 @@ FORBIDDEN = [
     *((verb, f"{names.GROUP}/{names.INFERENCEMODEL_PLURAL}") for verb in ("create", "update", "patch", "delete")),
     *((verb, f"{names.GROUP}/{names.CAPACITYPLAN_PLURAL}") for verb in ("create", "update", "patch", "delete")),
     *((verb, "/secrets") for verb in ("get", "list", "watch", "create")),
-    *((verb, "/configmaps") for verb in ("get", "create")),
+    *((verb, f"{names.GROUP}/{names.ROLLOUT_PLURAL}") for verb in ("create", "update", "patch", "delete")),
+    *((verb, "/configmaps") for verb in ("list", "watch", "create", "update", "patch", "delete")),
     ("create", "/pods/exec"),
     ("create", "/pods/eviction"),
     ("create", "/pods/binding"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bayplan.api import names
-from bayplan.cluster.resources import INFERENCE_MODELS, PODS, ROLLOUTS, Key
+from bayplan.cluster.resources import INFERENCE_MODELS, PODS, RESOURCE_QUOTAS, ROLLOUTS, Key
 from tests.reconcile.staging import NEW_ENGINE, STAGES, THIRD_ENGINE, Staging, delete_rollout, staged
 
 OLD, NEW = "v0.32.0", "v0.33.0"
@@ -471,3 +471,116 @@ async def test_pods_of_a_revision_that_the_plan_does_not_name_leave() -> None:
     plan = cluster.rollout(key)["plan"]
     assert names_seen == {plan["serving"], plan["candidate"]}
     assert {obj["metadata"]["namespace"] for obj in cluster.api.objects(PODS)} == {"team", "system"}
+
+
+# --- what others read -------------------------------------------------------------------------------------------------
+
+
+def kstatus(status: dict[str, Any], *, generation: int) -> str:
+    """What kstatus and Argo CD make of a status."""
+    conditions = {c["type"]: c["status"] for c in status.get("conditions", ())}
+    if conditions.get("Stalled") == "True":
+        return "Failed"
+    behind = status.get("observedGeneration") != generation
+    if behind or conditions.get("Reconciling") == "True" or conditions.get("Ready") == "False":
+        return "InProgress"
+    return "Current" if conditions.get("Ready") == "True" else "InProgress"
+
+
+async def test_a_trial_is_in_progress_for_gitops_tools_until_it_is_over() -> None:
+    cluster, model, key = await staged()
+    cluster.edit_spec(model, engine=NEW_ENGINE)
+    seen: list[tuple[str, str]] = []
+    for _ in range(60):
+        await cluster.flow(5)
+        now = kstatus(cluster.status(model), generation=2), kstatus(cluster.rollout(key), generation=1)
+        if seen[-1:] != [now]:
+            seen.append(now)
+        if phase(cluster, key) == "Steady":
+            break
+    await cluster.flow(5)
+    assert seen[0] == ("InProgress", "InProgress")
+    assert (kstatus(cluster.status(model), generation=2), kstatus(cluster.rollout(key), generation=1)) == (
+        "Current",
+        "Current",
+    )
+    assert all("Failed" not in pair for pair in seen)
+
+
+async def test_a_rejected_revision_is_failed_for_gitops_tools_until_the_spec_changes() -> None:
+    cluster, model, key = await staged()
+    cluster.bad_images[NEW_ENGINE["image"]] = "errors"
+    cluster.edit_spec(model, engine=NEW_ENGINE)
+    assert await cluster.flow(300, until=at_phase(cluster, key, "RolledBack"))
+    await cluster.flow(5)
+    assert (kstatus(cluster.status(model), generation=2), kstatus(cluster.rollout(key), generation=1)) == (
+        "Failed",
+        "Failed",
+    )
+    cluster.edit_spec(model, engine={"image": f"vllm/vllm-openai:{OLD}", "maxModelLen": 8192})
+    await cluster.flow(10)
+    assert (kstatus(cluster.status(model), generation=3), kstatus(cluster.rollout(key), generation=1)) == (
+        "Current",
+        "Current",
+    )
+
+
+async def test_each_change_of_stage_is_one_event() -> None:
+    cluster, _, key = await begun("Steady")
+    events = [e for e in cluster.operator.events.emitted if e.reason == "Advanced"]
+    assert [event.message.split(": ")[1] for event in events] == [
+        entry["to"] for entry in cluster.rollout(key)["history"]
+    ]
+    assert not any(event.warning for event in events)
+
+
+# --- capacity ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_floor_of_zero_lets_the_candidate_answer_alone_and_is_named_as_downtime() -> None:
+    stages = [STAGES[0], STAGES[2], STAGES[3]]
+    waived = ["SingleReplica", "NoBaseline"]
+    cluster, model, key = await staged(
+        replicas=1, nodes=1, gpus=1, capacity="DrainFirst", minReady=0, waivers=waived, stages=stages, maxSurge=1
+    )
+    cluster.edit_spec(model, engine=NEW_ENGINE)
+    assert await cluster.flow(60, until=at_phase(cluster, key, "Warm"))
+    assert cluster.rollout_condition(key, "SurgeFits") == ("True", "DrainsFirst")
+    assert "downtime until the candidate is warm" in cluster.rollout_message(key, "SurgeFits")
+    assert await cluster.flow(300, until=at_phase(cluster, key, "Steady")), cluster.rollout(key)
+    assert (len(cluster.uids(NEW)), cluster.uids(OLD)) == (1, set())
+
+
+async def test_a_promoted_revision_that_gets_worse_is_called_back_by_its_gate() -> None:
+    cluster, model, key = await begun("Retained", retainSeconds=300)
+    cluster.bad_images[NEW_ENGINE["image"]] = "errors"
+    assert await cluster.flow(200, until=at_phase(cluster, key, "RolledBack")), cluster.rollout(key)
+    assert cluster.rollout(key)["cause"]["message"].startswith("error-rate")
+    await cluster.flow(60)
+    assert (len(cluster.uids(OLD)), cluster.uids(NEW)) == (3, set())
+    assert len(cluster.ready()) == 3
+    assert cluster.reason(model, "Current") == ("False", "RevisionRejected")
+
+
+async def test_a_lost_serving_replica_is_made_again_from_the_snapshot_during_a_trial() -> None:
+    cluster, _, key = await begun("Canary", stages=[*STAGES[:2], STAGES[2] | {"bakeSeconds": 100}, STAGES[3]])
+    cluster.exit_engine(cluster.by_image(OLD)[0]["metadata"]["name"])
+    await cluster.flow(15)
+    assert phase(cluster, key) == "Canary"
+    old = [pod for pod in cluster.by_image(OLD) if pod["status"]["phase"] == "Running"]
+    assert len(old) == 3
+    assert {pod["spec"]["containers"][0]["image"][-7:] for pod in old} == {OLD}
+
+
+async def test_a_quota_that_leaves_too_little_for_the_candidate_is_named() -> None:
+    cluster, model, key = await staged(replicas=2, capacity="Surge")
+    hard = {"requests.nvidia.com/gpu": "3"}
+    meta = {"namespace": "team", "name": "gpus"}
+    used = {"requests.nvidia.com/gpu": "2"}
+    cluster.api.seed(
+        RESOURCE_QUOTAS, {"metadata": meta, "spec": {"hard": hard}, "status": {"hard": hard, "used": used}}
+    )
+    cluster.edit_spec(model, engine=NEW_ENGINE)
+    await cluster.flow(15)
+    assert cluster.rollout_condition(key, "SurgeFits") == ("False", "SurgeDoesNotFit")
+    assert "quota gpus: requests.nvidia.com/gpu" in cluster.rollout_message(key, "SurgeFits")
