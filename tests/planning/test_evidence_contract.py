@@ -218,7 +218,9 @@ class TestCanary:
     @pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.UNKNOWN, Outcome.INVALID])
     def test_an_enforced_gate_that_did_not_pass_loses_it(self, outcome: Outcome) -> None:
         gates = (CanaryGate("ttft", True, Outcome.PASSED), CanaryGate("tpot", True, outcome))
-        assert judge_canary(self.result(CanaryEnd.PROMOTED, *gates)).state is ClaimState.FAILED
+        found = judge_canary(self.result(CanaryEnd.PROMOTED, *gates))
+        assert found.state is ClaimState.FAILED
+        assert f"tpot {outcome}" in found.message
 
 
 def test_there_are_eight_controls() -> None:

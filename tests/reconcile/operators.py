@@ -24,8 +24,7 @@ from bayplan.cluster.resources import (
     Key,
     Resource,
 )
-from bayplan.planning.capacity.decide import CapacityDecision
-from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
+from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler, Timed
 from bayplan.reconcile.capacityplan.view import PlanView, plan_store, view_plan
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
 from bayplan.reconcile.fleet import Fleet, FleetLimits, node_store, pod_store, view_node
@@ -324,7 +323,7 @@ class RolloutQueue:
             self._operator.queued_rollouts[key] = None
 
 
-async def decide_here(decide: Callable[[], CapacityDecision]) -> CapacityDecision:
+async def decide_here(decide: Callable[[], Timed]) -> Timed:
     """A thread would need real time."""
     return decide()
 

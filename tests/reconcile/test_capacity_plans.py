@@ -313,3 +313,34 @@ async def test_a_large_decision_holds_up_no_event_loop() -> None:
     assert seen
     assert seen[0] != threading.get_ident()
     assert verdict(made, "Ready") == ("True", "Ready")
+
+
+async def test_a_fleet_in_motion_wakes_a_plan_once_and_a_costly_one_less_often() -> None:
+    made = world()
+    add_plan(made)
+    made.add_model(autoscaling=AUTOSCALING, capacityPlanRef=REF, suspend=True)
+    await made.advance(30)
+    queued: list[float] = []
+
+    class Queue:
+        def enqueue(self, key: Key) -> None:
+            raise AssertionError("a change of the fleet is never looked at on the spot")
+
+        def enqueue_after(self, key: Key, seconds: float) -> None:
+            queued.append(seconds)
+
+    made.operator.planner.queue = Queue()
+    for name in ("a", "b", "c"):
+        made.api.seed(PODS, foreign_pod(name, "n0", gpus=0))
+        made.operator.deliver(PODS)
+    assert queued == [reconciler.FLEET_DELAY_SECONDS]
+
+    def slow(inputs: CapacityInputs) -> reconciler.Timed:
+        return reconciler.decide_capacity(inputs), 2.0
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reconciler, "_timed", slow)
+        await made.operator.planner.reconcile(PEAK)
+    made.api.seed(PODS, foreign_pod("d", "n0", gpus=0))
+    made.operator.deliver(PODS)
+    assert queued[1:] == [100.0]

@@ -1,3 +1,7 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bayplan.api.capacitywords import Need
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Inventory, Node
@@ -87,6 +91,28 @@ def test_a_replica_over_two_domains_is_lost_with_either() -> None:
 
     assert found.replicas == 2
     assert all(count == 1 for count in found.placement.in_domains("zone").values())
+
+
+@given(gpus=st.lists(st.integers(0, 6), min_size=1, max_size=5), load=st.integers(1, 6), away=st.integers(0, 2))
+@pytest.mark.property
+def test_the_size_is_the_smallest_that_survives_and_a_refusal_is_none_that_does(
+    gpus: list[int], load: int, away: int
+) -> None:
+    """Counted again from the places alone, with nothing of the search."""
+    found = sized(load, zones(*gpus), away=away)
+    nodes = [decision.nodes for decision in found.placement.placed]
+
+    def left(replicas: int) -> int:
+        domains = [name for group in nodes[:replicas] for name in set(group)]
+        return replicas - max((domains.count(name) for name in domains), default=0) - away
+
+    if found.at_least:
+        assert all(left(replicas) < load for replicas in range(load, len(nodes) + 1))
+    else:
+        assert len(nodes) == found.replicas
+        assert left(found.replicas) >= load
+        assert all(left(replicas) < load for replicas in range(load, found.replicas))
+    assert found.replicas > load + away or found.at_least
 
 
 def test_a_plan_of_millions_is_bounded_and_says_nothing_of_the_rest() -> None:

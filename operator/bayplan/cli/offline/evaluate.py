@@ -35,7 +35,7 @@ from bayplan.planning.measurements import moment
 from bayplan.planning.topology import HOST, Topology
 from bayplan.reconcile.acceptance import accept_model
 from bayplan.reconcile.capacityplan.canary import canary_of
-from bayplan.reconcile.capacityplan.guidance import guide
+from bayplan.reconcile.capacityplan.guidance import PlanGuidance, guide
 
 MODEL, ROLLOUT, PLAN = names.INFERENCEMODEL_KIND, names.ROLLOUT_KIND, names.CAPACITYPLAN_KIND
 Name = tuple[str, str]
@@ -128,14 +128,14 @@ class Evaluation:
             return _invalid(manifest, ConditionType.ACCEPTED, parsed)
         model = self._models[(manifest.namespace, manifest.name)]
         guidance = self._guidance(model)
-        wanted = _wanted(guidance[0], model)
+        wanted = _wanted(guidance.spec, model)
         kept = model.groups if model.known is not None and model.known.revision == model.revision else ()
         kept = kept[max(0, len(kept) - wanted) :]
         gone = [group for group in model.groups if group not in kept]
         forecast = forecast_model(
             manifest.name,
             model.revision,
-            guidance[0],
+            guidance.spec,
             replicas=wanted,
             inventory=self._inventory.without_owners(gone) if gone else self._inventory,
             quotas=self._document.quotas.get(manifest.namespace, ()),
@@ -147,25 +147,26 @@ class Evaluation:
             (ConditionType.MEMORY_FIT, forecast.fit.status, forecast.fit.reason, forecast.fit.message),
             (ConditionType.PLACED, *forecast.placed),
         ]
-        if guidance[1]:
-            conditions.append((ConditionType.SCALING_ACTIVE, "False", Reason.PLAN_EXCEEDS_MODEL, guidance[1]))
+        if guidance.conflict:
+            conditions.append((ConditionType.SCALING_ACTIVE, "False", Reason.PLAN_EXCEEDS_MODEL, guidance.conflict))
+        if guidance.verdict is not None:
+            conditions.append(guidance.verdict)
         return ObjectReport(
             manifest, tuple(conditions), _model_numbers(forecast, wanted), _model_changes(model, forecast, wanted)
         )
 
-    def _guidance(self, model: _Model) -> tuple[InferenceModelSpec, str]:
-        """The spec with what its CapacityPlan gives, and the conflict that this makes."""
+    def _guidance(self, model: _Model) -> PlanGuidance:
+        """What the model's CapacityPlan gives: that of the manifests, else that of the cluster."""
         reference = model.spec.capacity_plan_ref
         if reference is None:
-            return model.spec, ""
+            return PlanGuidance(model.spec)
         name = (model.name[0], reference.name)
         status = self._plans.get(name)
         if status is None:
             known = self._document.known(PLAN, *name)
             status = read_plan_status(known.status) if known is not None else None
         generation = status.observed_generation if status is not None else 0
-        found = guide(model.spec, model.status.capacity, status, plan_generation=generation)
-        return found.spec, found.conflict
+        return guide(model.spec, model.status.capacity, status, plan_generation=generation)
 
     def _nodes_of(self, group: str) -> list[str]:
         return [claim.node for claim in self._document.claims if claim.owner == group]

@@ -1,6 +1,7 @@
 """The CapacityPlan reconciler: decides on what the caches show, writes one status if it differs, reserves nothing."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -35,9 +36,13 @@ from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.rollout.view import RolloutView, deciding
 
-Offload = Callable[[Callable[[], CapacityDecision]], Awaitable[CapacityDecision]]
-FLEET_DELAY_SECONDS = 1.0
+Timed = tuple[CapacityDecision, float]
+"""A decision, and the seconds of work that it took."""
+Offload = Callable[[Callable[[], Timed]], Awaitable[Timed]]
+FLEET_DELAY_SECONDS = 3.0
 """A burst of changes of the fleet is looked at once."""
+REST_PER_WORK = 50
+"""Plans that take long to decide are looked at less often: of a fleet in motion they get at most a fiftieth."""
 AFTER_SECONDS = 0.05
 """An age is looked at just after it has passed its limit, never just before."""
 
@@ -89,6 +94,10 @@ class CapacityPlanReconciler:
         self._events = events
         self._now = now
         self._offload = offload
+        self._pauses: dict[Key, float] = {}
+        """How long a change of the fleet waits, where that is longer than usual."""
+        self._waiting: set[Key] = set()
+        """Plans that are to be looked at for a change of the fleet."""
         self.queue: KeyQueue | None = None
         plans.subscribe(self._plan_changed)
         models.subscribe(self._model_changed)
@@ -104,15 +113,18 @@ class CapacityPlanReconciler:
 
     async def reconcile(self, key: Key) -> Result:
         """Decide one plan, and write its status if that differs from what stands."""
+        self._waiting.discard(key)
         view = self._plans.get(key)
         if view is None or view.deleting:
+            self._pauses.pop(key, None)
             return Result()
         previous, spec = view.read_status(), view.read_spec()
         if isinstance(spec, list):
             await self._write(view, previous, self._invalid(view, previous, summarize(spec)))
             return Result()
         inputs = self._inputs(view, spec)
-        decision = await self._offload(lambda: decide_capacity(inputs))
+        decision, seconds = await self._offload(lambda: _timed(inputs))
+        self._pauses[key] = REST_PER_WORK * seconds
         status = capacity_status(decision, previous, generation=view.generation, now=self._now())
         await self._write(view, previous, status)
         wait = next_change_seconds(decision)
@@ -205,9 +217,12 @@ class CapacityPlanReconciler:
             self.queue.enqueue(key)
 
     def _fleet_changed(self) -> None:
-        if self.queue is not None:
-            for key in self._plans.keys():  # noqa: SIM118 - a Store is no dict
-                self.queue.enqueue_after(key, FLEET_DELAY_SECONDS)
+        if self.queue is None:
+            return
+        for key in self._plans.keys():  # noqa: SIM118 - a Store is no dict
+            if key not in self._waiting:
+                self._waiting.add(key)
+                self.queue.enqueue_after(key, max(FLEET_DELAY_SECONDS, self._pauses.get(key, 0.0)))
 
     def _plan_changed(self, old: PlanView | None, new: PlanView | None) -> None:
         if new is not None and (old is None or old.generation != new.generation or self.is_behind(new.key)):
@@ -241,6 +256,12 @@ def _taken(pod: PodView | None) -> tuple[object, ...] | None:
         return None
     assigned = pod.member.assignment if pod.member is not None else None
     return pod.node, pod.gpus, pod.cpu_millis, pod.memory_bytes, assigned
+
+
+def _timed(inputs: CapacityInputs) -> Timed:
+    began = time.thread_time()
+    decision = decide_capacity(inputs)
+    return decision, time.thread_time() - began
 
 
 def _seconds(now: datetime) -> Fraction:
