@@ -6,60 +6,43 @@ which something changes by itself; at rest nothing is measured and nothing writt
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from fractions import Fraction
 from typing import Protocol
 
 from bayplan.api import names
-from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.api.rollout import RolloutSpec
 from bayplan.api.rollout_status import RolloutStatus
-from bayplan.api.rolloutwords import CapacityMode, Phase
-from bayplan.api.validation import parse_spec, summarize
+from bayplan.api.rolloutwords import Phase
+from bayplan.api.validation import summarize
 from bayplan.cluster.cache import Store
 from bayplan.cluster.controller import Result
 from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import ROLLOUTS, Key
 from bayplan.planning.gates.promptset import PromptSet
-from bayplan.planning.gates.quality import QualityCounts
-from bayplan.planning.members import Group
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.rollout.machine import decide
-from bayplan.planning.rollout.observing import window_of
-from bayplan.planning.rollout.policy import RolloutPolicy
-from bayplan.planning.rollout.state import TRYING, RolloutState
-from bayplan.planning.rollout.surge import SurgeAnswer
-from bayplan.planning.rollout.world import World
 from bayplan.reconcile.children import ChildWriter
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.gateways import Gateways, GatewayView
 from bayplan.reconcile.inferencemodel import ReconcileSettings
 from bayplan.reconcile.modelview import ModelView
 from bayplan.reconcile.pods import PodView
-from bayplan.reconcile.qualityruns import Examinee, QualityRuns
+from bayplan.reconcile.qualityruns import QualityRuns
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.revisions import Revisions
 from bayplan.reconcile.rollout import waiting
 from bayplan.reconcile.rollout.describe import Verdict, build_status, news_of, waiting_status
-from bayplan.reconcile.rollout.paper import paper_verdict
-from bayplan.reconcile.rollout.sampling import Memory, RolloutSampler, Round
-from bayplan.reconcile.rollout.stored import policy_of, quality_of, seconds_of, state_of
-from bayplan.reconcile.rollout.surge import SurgeQuestion
+from bayplan.reconcile.rollout.observer import Case, Observer, RolledModel
+from bayplan.reconcile.rollout.sampling import Memory, RolloutSampler
+from bayplan.reconcile.rollout.stored import policy_of, seconds_of, state_of
 from bayplan.reconcile.rollout.view import RolloutView, rollouts_of, view_rollout
 from bayplan.reconcile.rollout.world import (
-    arm_heads,
-    engine_pods,
-    invalid_gates,
-    leaving_streams,
     next_time,
-    serving_uids,
     with_known_rejections,
 )
 from bayplan.telemetry.engine import EnginePort
-from bayplan.telemetry.rolloutcounts import CountedModel, CountsPort
+from bayplan.telemetry.rolloutcounts import CountsPort
 
 _AT_REST = (Phase.STEADY, Phase.ROLLED_BACK)
 
@@ -76,30 +59,6 @@ class RolloutEvents(Protocol):
 
     def emit(self, view: RolloutView, *, reason: str, message: str, warning: bool) -> None:
         """Record one event."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The InferenceModel of a Rollout, as it stands."""
-
-    view: ModelView
-    spec: InferenceModelSpec
-    status: InferenceModelStatus
-    groups: tuple[Group, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Case:
-    """Everything that one decision is made on."""
-
-    view: RolloutView
-    status: RolloutStatus
-    spec: RolloutSpec
-    policy: RolloutPolicy
-    state: RolloutState | None
-    model: _Model
-    memory: Memory
-    prompts: PromptSet | None
 
 
 class RolloutReconciler:
@@ -127,14 +86,21 @@ class RolloutReconciler:
         self._port = port
         self._rollouts = rollouts
         self._models = models
-        self._fleet = fleet
-        self._quotas = quotas
-        self._gateways = gateways
         self._events = events
-        self._limits = settings.group_limits
         self._quality = quality
         self._now = now
-        self._revisions = Revisions(fleet, children)
+        self._observer = Observer(
+            rollouts=rollouts,
+            models=models,
+            fleet=fleet,
+            quotas=quotas,
+            gateways=gateways,
+            revisions=Revisions(fleet, children),
+            quality=quality,
+            limits=settings.group_limits,
+            changed=self._enqueue,
+            now=now,
+        )
         self._sampler = RolloutSampler(
             counts,
             engine,
@@ -180,7 +146,7 @@ class RolloutReconciler:
         model_view = self._models.get(view.model)
         if model_view is None:
             return await self._wait(view, status, waiting.no_model(view.model.name), keeps_plan=False)
-        model = self._model(model_view)
+        model = self._observer.model(model_view)
         if model is None:
             # Woken again by the model's own status.
             return Result()
@@ -188,7 +154,7 @@ class RolloutReconciler:
             return await self._wait(view, status, waiting.plain(view.model.name), keeps_plan=False)
         return await self._act(view, status, spec, model)
 
-    async def _act(self, view: RolloutView, status: RolloutStatus, spec: RolloutSpec, model: _Model) -> Result:
+    async def _act(self, view: RolloutView, status: RolloutStatus, spec: RolloutSpec, model: RolledModel) -> Result:
         state = state_of(status) if status.model_uid == model.view.uid else None
         if state is None:
             served = model.status.revisions.serving
@@ -198,7 +164,7 @@ class RolloutReconciler:
         memory = Memory(view.uid)
         if state is not None and state.phase not in _AT_REST:
             memory = self._sampler.ensure(
-                view.key, view.uid, ask=lambda: self._round(view.key), changed=lambda: self._enqueue(view.key)
+                view.key, view.uid, ask=lambda: self._observer.round(view.key), changed=lambda: self._enqueue(view.key)
             )
             if spec.prompt_set is not None and memory.prompts is None:
                 # Another digest of the prompts would start the stage again: woken by the first measurement.
@@ -209,8 +175,8 @@ class RolloutReconciler:
         except InvalidInput as error:
             return await self._wait(view, status, waiting.invalid(f"spec.{error}"), keeps_plan=True)
         looked_at = memory.look
-        case = _Case(view, status, spec, policy, state, model, memory, prompts)
-        world = self._world(case)
+        case = Case(view, status, spec, policy, state, model, memory, prompts)
+        world = self._observer.world(case)
         decision = decide(policy, state, world, rollout_uid=view.uid)
         if state is None:
             decision = with_known_rejections(decision, model.status, now_seconds=world.now_seconds)
@@ -230,128 +196,6 @@ class RolloutReconciler:
             self._forget(view.key)
         again = state is None or (decision.state.phase, decision.state.stage) != (state.phase, state.stage)
         return Result(requeue_after=0 if again else next_time(decision.state, policy, world.now_seconds))
-
-    def _model(self, view: ModelView) -> _Model | None:
-        """The model, once its reconciler has looked at the present spec."""
-        if view.observed_generation != view.generation:
-            return None
-        spec, status = parse_spec(view.read_spec()), view.read_status()
-        if not isinstance(spec, InferenceModelSpec) or not status.revisions.target:
-            return None
-        return _Model(view, spec, status, self._fleet.groups_of(view.uid, self._limits))
-
-    def _world(self, case: _Case) -> World:
-        view, spec, policy, state = case.view, case.spec, case.policy, case.state
-        model, memory, prompts = case.model, case.memory, case.prompts
-        acks = self._gateways.plan_epochs(view.key.namespace, view.uid)
-        now_seconds, desired = seconds_of(self._now()), model.status.desired_replicas
-        served = next(iter(model.status.revisions.serving), None)
-        world = World(
-            now_seconds=now_seconds,
-            wanted=model.status.revisions.target,
-            desired=desired,
-            floor=desired if spec.min_ready is None else spec.min_ready,
-            served=served,
-            gateways=acks,
-            answered_at_seconds=memory.answered_at_seconds,
-            invalid=invalid_gates(policy, memory, live_gateways=len(acks)),
-            deleting=view.deleting,
-        )
-        if state is None:
-            return world
-        plan, groups = state.plan, model.groups
-        promoted = state.phase in (Phase.REPLACING, Phase.RETAINED)
-        ours = plan.serving if promoted else state.candidate
-        theirs = (plan.previous or state.retained) if promoted else plan.serving
-        if prompts is not None and state.phase in (*TRYING, Phase.REPLACING, Phase.RETAINED):
-            self._ask_prompts(view.key, prompts, model, state.judged_since_seconds, (ours, theirs))
-        world = replace(
-            world,
-            serving=arm_heads(groups, plan.serving),
-            previous=arm_heads(groups, plan.previous),
-            candidate=arm_heads(groups, plan.candidate),
-            candidate_quality=self._quality_of(case, ours),
-            baseline_quality=self._quality_of(case, theirs),
-            leaving_streams=leaving_streams(state, memory, groups),
-        )
-        if state.phase is Phase.PAPER:
-            before = self._revisions.spec(model.view, model.spec, plan.serving)
-            world = replace(
-                world,
-                paper=paper_verdict(
-                    before,
-                    model.spec,
-                    memory.measurements if spec.measurements is not None else "spec.measurements names no ConfigMap",
-                    now_seconds=now_seconds,
-                ),
-                surge=self._surge(policy, state, model),
-            )
-        if memory.counted is not None and memory.look is not None and memory.look is not memory.counted:
-            world = replace(world, window=window_of(policy, state, world, memory.counted, memory.look))
-        return world
-
-    def _surge(self, policy: RolloutPolicy, state: RolloutState, model: _Model) -> SurgeAnswer:
-        revision = model.status.revisions.target
-        question = SurgeQuestion(
-            self._fleet,
-            self._quotas,
-            namespace=model.view.key.namespace,
-            revision=revision,
-            spec=model.spec,
-            plan=self._revisions.plan(model.view, model.spec, revision),
-            groups=model.groups,
-        )
-        drains = policy.capacity is not CapacityMode.SURGE
-        return question.answer(most=policy.max_surge, drains=drains, retained=state.retained)
-
-    def _quality_of(self, case: _Case, revision: str | None) -> QualityCounts | None:
-        if revision is None or case.prompts is None:
-            return None
-        return self._quality.observe(case.view.key, revision, case.prompts) or quality_of(case.status, revision)
-
-    def _ask_prompts(
-        self, key: Key, prompts: PromptSet, model: _Model, since_seconds: Fraction, revisions: Sequence[str | None]
-    ) -> None:
-        """Prompts go straight to the engines: the candidate answers them before it has any traffic."""
-        names = [revision for revision in revisions if revision is not None]
-        self._quality.retain(key, names, prompts)
-        for revision in names:
-            addresses = tuple(pod.address for pod in engine_pods(model.groups, revision, ready=True) if pod.address)
-            self._quality.ensure(
-                key,
-                Examinee(revision, model.spec.model.name, addresses),
-                prompts,
-                since_seconds=since_seconds,
-                changed=lambda: self._enqueue(key),
-            )
-
-    # --- measuring -------------------------------------------------------------------------------------------------
-
-    def _round(self, key: Key) -> Round | None:
-        view = self._rollouts.get(key)
-        model = self._models.get(view.model) if view is not None else None
-        known = self._model(model) if model is not None else None
-        if view is None or known is None:
-            return None
-        status = view.read_status()
-        state = state_of(status)
-        if state is None:
-            return None
-        spec = view.read_spec()
-        if not isinstance(spec, RolloutSpec):
-            return None
-        paper = state.phase is Phase.PAPER
-        leaving = engine_pods(known.groups, state.candidate, ready=False)
-        return Round(
-            model=CountedModel(view.model.namespace, view.model.name, known.view.uid),
-            served_name=known.spec.model.name,
-            gateways=self._gateways.live(view.key.namespace),
-            serving=lambda: serving_uids(self._fleet.groups_of(known.view.uid, self._limits)),
-            answering=engine_pods(known.groups, state.plan.serving, ready=True),
-            leaving=leaving if state.phase is Phase.ROLLING_BACK else None,
-            measurements=spec.measurements.name if spec.measurements is not None and paper else None,
-            prompts=spec.prompt_set.name if spec.prompt_set is not None else None,
-        )
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
