@@ -39,6 +39,7 @@ FULL_ROLLOUT: Json = {
     "waivers": ["SingleReplica", "NoBaseline"],
     "promptSet": {"name": "prompts"},
     "measurements": {"name": "measured"},
+    "requireEvidence": True,
     "maxEvidenceAgeSeconds": 30,
     "maxQualityAgeSeconds": 3600,
     "paused": True,

@@ -192,6 +192,7 @@ FULL_STATUS: Json = {
         "lastRiseQueueReplicas": 1,
     },
     "capacity": {"plan": "peak", "floor": 3, "serviceTokensPerSecond": 812.5, "targetUtilization": 0.75},
+    "evidence": {"revision": "0123456789", "unproven": ["canary-gate"]},
     "revisions": {
         "target": "0123456789",
         "serving": ["0123456789"],

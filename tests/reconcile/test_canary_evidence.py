@@ -5,6 +5,8 @@ from typing import Any
 
 from bayplan.api.capacitywords import ClaimState
 from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.inferencemodel_status import PlanEvidenceStatus
+from bayplan.api.meta import rfc3339
 from bayplan.api.revision import revision_hash
 from bayplan.api.rollout import RolloutSpec
 from bayplan.api.rollout_status import read_rollout_status
@@ -12,10 +14,13 @@ from bayplan.api.validation import parse_rollout_spec, parse_spec
 from bayplan.cli.offline.collect import reduce_cluster
 from bayplan.cli.offline.evaluate import Evaluation
 from bayplan.cli.offline.manifests import Manifest
-from bayplan.cluster.resources import INFERENCE_MODELS, NODES, PODS, ROLLOUTS, Key
+from bayplan.cluster.resources import CAPACITY_PLANS, INFERENCE_MODELS, NODES, PODS, ROLLOUTS, Key
 from bayplan.planning.evidencecontract.canary import CanaryResult, judge_canary
+from bayplan.planning.rollout.paper import PaperOutcome, PaperVerdict
 from bayplan.planning.topology import DEFAULT_TOPOLOGY
 from bayplan.reconcile.capacityplan.canary import canary_of
+from bayplan.reconcile.rollout.paper import with_evidence
+from tests.planning.capacity.plans import PLAN, changed
 from tests.reconcile.staging import NEW_ENGINE, SPEC, Staging, staged
 
 NEW_IMAGE = NEW_ENGINE["image"]
@@ -93,6 +98,77 @@ async def test_a_frozen_stage_earns_nothing() -> None:
     assert result is not None
     assert result.end == "Frozen"
     assert proves(cluster, key, revision) is ClaimState.FAILED
+
+
+# --- requireEvidence ------------------------------------------------------------------------------------------------
+
+
+def add_plan(cluster: Staging, **changes: Any) -> None:
+    """A plan of the model that is proven but for what is changed; measured with the new engine."""
+    every: dict[str, Any] = {
+        "benchmark.observedTime": rfc3339(cluster.now()),
+        "benchmark.engineImage": NEW_IMAGE,
+        "price": None,
+        "limits": None,
+        "evidence.controls": ["memory-fit", "gpu-placement", "canary-gate"],
+        "workloadClasses.1": None,
+        "evidence.requiredClasses": ["interactive"],
+    }
+    spec = changed(PLAN, every | {path.replace("__", "."): value for path, value in changes.items()})
+    cluster.api.seed(CAPACITY_PLANS, {"metadata": {"namespace": "team", "name": "peak"}, "spec": spec})
+
+
+async def asked_for_evidence() -> tuple[Staging, Key, Key]:
+    cluster, model, key = await staged(requireEvidence=True)
+    cluster.edit_spec(model, engine=NEW_ENGINE, capacityPlanRef={"name": "peak"})
+    return cluster, model, key
+
+
+async def test_a_candidate_without_proof_touches_no_gpu_until_it_is_there() -> None:
+    cluster, model, key = await asked_for_evidence()
+    await cluster.flow(60)
+    assert cluster.rollout(key)["phase"] == "Paper"
+    assert cluster.uids("v0.33.0") == set()
+    assert "no CapacityPlan has judged the model" in cluster.rollout_message(key, "Progressing")
+
+    add_plan(cluster, evidence__requiredClasses=["interactive", "night"])
+    await cluster.flow(60)
+    assert "not proven: workload:night" in cluster.rollout_message(key, "Progressing")
+    assert cluster.uids("v0.33.0") == set()
+
+    cluster.api.edit(
+        CAPACITY_PLANS,
+        Key("team", "peak"),
+        lambda plan: plan["spec"]["evidence"].update(requiredClasses=["interactive"]),
+    )
+    assert await cluster.flow(400, until=lambda: cluster.rollout(key)["phase"] == "Steady")
+    await cluster.flow(30)
+    # The trial itself has earned what could not be asked for before it.
+    assert cluster.status(model)["evidence"] == {
+        "revision": cluster.status(model)["revisions"]["target"],
+        "unproven": [],
+    }
+    assert cluster.reason(model, "EvidenceCurrent") == ("True", "EvidenceCurrent")
+
+
+async def test_proof_of_another_revision_lets_no_candidate_start() -> None:
+    cluster, _, key = await asked_for_evidence()
+    add_plan(cluster, benchmark__engineImage="vllm/vllm-openai:v0.32.0")
+    await cluster.flow(60)
+
+    assert cluster.rollout(key)["phase"] == "Paper"
+    assert "not proven: " in cluster.rollout_message(key, "Progressing")
+    assert "workload:interactive" in cluster.rollout_message(key, "Progressing")
+
+
+def test_what_was_rejected_on_paper_stays_rejected_and_an_older_judgement_is_none() -> None:
+    rejected = PaperVerdict(PaperOutcome.REJECTED, ("throughput",))
+    assert with_evidence(rejected, None, revision="r2") is rejected
+    older = with_evidence(PaperVerdict(), PlanEvidenceStatus(revision="r1"), revision="r2")
+    assert older.outcome is PaperOutcome.MISSING
+    assert "judged revision r1, not r2 yet" in older.messages[0]
+    proven = PlanEvidenceStatus(revision="r2", unproven=("canary-gate",))
+    assert with_evidence(PaperVerdict(), proven, revision="r2").passes
 
 
 # --- SurgeFits -------------------------------------------------------------------------------------------------------

@@ -16,6 +16,8 @@ Gib = Annotated[Decimal, Exact(ge=0, le=10**9)]
 
 MAX_GROUPS_SHOWN = 64
 """Groups listed in status; counts always cover all of them."""
+MAX_UNPROVEN = 72
+"""Required claims of a CapacityPlan: 64 classes and eight controls."""
 MAX_REVISIONS = 20
 """Proven and rejected revisions that are remembered, the latest ones."""
 
@@ -177,6 +179,15 @@ class CapacityGuidanceStatus(StatusSchema):
     """Share of it that arriving tokens may take."""
 
 
+class PlanEvidenceStatus(StatusSchema):
+    """What the CapacityPlan in `spec.capacityPlanRef` has proven of one revision."""
+
+    revision: ShortText
+    """Revision that it was decided for."""
+    unproven: Annotated[tuple[ShortText, ...], Field(max_length=MAX_UNPROVEN, json_schema_extra=ATOMIC)] = ()
+    """Required claims that are not earned."""
+
+
 class InferenceModelStatus(StatusSchema):
     """Everything that the on-call reads. Holds times, never ages; equal worlds give equal bytes."""
 
@@ -208,6 +219,8 @@ class InferenceModelStatus(StatusSchema):
     """The last scaling decision; absent without `spec.autoscaling`."""
     capacity: CapacityGuidanceStatus | None = None
     """What the CapacityPlan gives; absent without `spec.capacityPlanRef`, or before the plan was first proven."""
+    evidence: PlanEvidenceStatus | None = None
+    """What the CapacityPlan has proven; absent while it has decided nothing."""
     revisions: RevisionStatus = RevisionStatus()
     """Revisions asked for and served."""
     endpoint: ShortText = ""

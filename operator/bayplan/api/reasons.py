@@ -304,8 +304,9 @@ REASON_HELP: Final = MappingProxyType(
         Reason.ADVANCED: _help(_T.PROGRESSING, means="The candidate has entered the next stage."),
         Reason.PAPER_MISSING: _help(
             _T.PROGRESSING,
-            means="The candidate changes quantization or speculation, and its measurements are missing or expired.",
-            do="Bring what the message names in the ConfigMap of `measurements`.",
+            means="The candidate changes quantization or speculation, and its measurements are missing or expired; or "
+            "`requireEvidence` is set, and the model's CapacityPlan has not proven the revision.",
+            do="Bring what the message names: in the ConfigMap of `measurements`, or to the CapacityPlan.",
         ),
         Reason.PAUSED: _help(_T.PROGRESSING, means="`paused` is set.", do="Set `paused: false` to go on."),
         Reason.FROZEN: _help(

@@ -233,6 +233,8 @@ class RolloutSpec(Schema):
     """Prompts and checks that measure quality."""
     measurements: ConfigMapRef | None = None
     """Measurements of both sides, under the keys `quantization` and `speculation`, for a candidate that changes it."""
+    require_evidence: Flag = False
+    """Whether a candidate starts only once the model's CapacityPlan has proven its revision, `canary-gate` apart."""
     max_evidence_age_seconds: Annotated[WholeNumber, Field(ge=1, le=3600)] = 60
     """Evidence that ended longer ago lets nobody go on."""
     max_quality_age_seconds: Annotated[WholeNumber, Field(ge=1, le=30 * _DAY)] = _DAY

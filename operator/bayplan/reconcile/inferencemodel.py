@@ -267,7 +267,6 @@ class InferenceModelReconciler:
             scaling=wish.scaling.status,
             scaling_verdict=wish.scaling.verdict,
             capacity=wish.scaling.capacity,
-            capacity_verdict=wish.scaling.capacity_verdict,
             endpoint=endpoint(wish.model) if self._tools.children.has_service(wish.model) else "",
             warming={
                 group.name: seen

@@ -9,7 +9,6 @@ from bayplan.api.conditions import ConditionType, Reason, Status, merge_conditio
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import (
     MAX_GROUPS_SHOWN,
-    CapacityGuidanceStatus,
     GroupStatus,
     InferenceModelStatus,
     PlacementStatus,
@@ -21,6 +20,7 @@ from bayplan.planning.replicas import ALIVE, Target
 from bayplan.reconcile.course import Course, revision_status
 from bayplan.reconcile.manifests import ModelIdentity, head_selector
 from bayplan.reconcile.plan import ModelPlan
+from bayplan.reconcile.scaling.autoscaler import NO_PLAN, PlanWord
 from bayplan.reconcile.warmup import WarmupObservation
 
 Verdict = tuple[ConditionType, Status, Reason, str]
@@ -69,10 +69,8 @@ class Situation:
     """The last decision of autoscaling."""
     scaling_verdict: Verdict | None = None
     """Its condition."""
-    capacity: CapacityGuidanceStatus | None = None
-    """The numbers of the CapacityPlan that the model names."""
-    capacity_verdict: Verdict | None = None
-    """Whether that plan is proven."""
+    capacity: PlanWord = NO_PLAN
+    """What the CapacityPlan says that the model names."""
     endpoint: str = ""
     """Where the model's service answers."""
     side_blocker: Blocker | None = None
@@ -134,7 +132,8 @@ def build_status(situation: Situation, previous: InferenceModelStatus, *, now: d
             pending_reason=_pending_reason(situation, counts),
         ),
         scaling=situation.scaling,
-        capacity=situation.capacity,
+        capacity=situation.capacity.numbers,
+        evidence=situation.capacity.evidence,
         revisions=revision_status(
             situation.course, previous.revisions, [g.revision for g in alive if g.stage is Stage.READY]
         ),
@@ -220,7 +219,7 @@ def _verdicts(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> 
         _placed(situation, counts, alive),
         _warm(situation, counts, alive),
         *([situation.scaling_verdict] if situation.scaling_verdict is not None else []),
-        *([situation.capacity_verdict] if situation.capacity_verdict is not None else []),
+        *([situation.capacity.verdict] if situation.capacity.verdict is not None else []),
         _current(situation, counts),
     ]
     verdicts.append(_ready(situation, counts, verdicts))

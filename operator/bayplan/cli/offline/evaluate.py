@@ -149,8 +149,8 @@ class Evaluation:
         ]
         if guidance.conflict:
             conditions.append((ConditionType.SCALING_ACTIVE, "False", Reason.PLAN_EXCEEDS_MODEL, guidance.conflict))
-        if guidance.verdict is not None:
-            conditions.append(guidance.verdict)
+        if guidance.word.verdict is not None:
+            conditions.append(guidance.word.verdict)
         return ObjectReport(
             manifest, tuple(conditions), _model_numbers(forecast, wanted), _model_changes(model, forecast, wanted)
         )

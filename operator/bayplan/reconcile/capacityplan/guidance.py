@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from bayplan.api.capacityplan_status import CapacityPlanStatus
+from bayplan.api.capacitywords import ClaimState
 from bayplan.api.conditions import ConditionType, Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.api.inferencemodel_status import CapacityGuidanceStatus
+from bayplan.api.inferencemodel_status import MAX_UNPROVEN, CapacityGuidanceStatus, PlanEvidenceStatus
 from bayplan.planning.capacity.guidance import Guidance, guided
-from bayplan.reconcile.scaling.autoscaler import ScalingPlan
+from bayplan.reconcile.scaling.autoscaler import NO_PLAN, PlanWord, ScalingPlan
 from bayplan.reconcile.scaling.describe import Verdict
 
 _KIND = ConditionType.EVIDENCE_CURRENT
@@ -23,8 +24,7 @@ class PlanGuidance:
     """`spec` is the model's, with the plan's numbers in its autoscaling; the rest is absent without a reference."""
 
     spec: InferenceModelSpec
-    status: CapacityGuidanceStatus | None = None
-    verdict: Verdict | None = None
+    word: PlanWord = NO_PLAN
     conflict: str = ""
     """Why the floor is not kept in full."""
 
@@ -36,7 +36,7 @@ class PlanGuidance:
         verdict = scaling.verdict
         if self.conflict and scaling.status is not None:
             verdict = (ConditionType.SCALING_ACTIVE, "False", Reason.PLAN_EXCEEDS_MODEL, self.conflict)
-        return replace(scaling, verdict=verdict, capacity=self.status, capacity_verdict=self.verdict)
+        return replace(scaling, verdict=verdict, capacity=self.word)
 
 
 def guide(
@@ -59,10 +59,11 @@ def guide(
             service_tokens_per_second=plan.service_tokens_per_second,
             target_utilization=plan.target_utilization,
         )
-    verdict = _verdict(name, plan if decided else None, standing)
+    current = plan if decided else None
+    word = PlanWord(standing, _evidence(current), _verdict(name, current, standing))
     autoscaling = spec.autoscaling
     if standing is None or autoscaling is None:
-        return PlanGuidance(spec, standing, verdict)
+        return PlanGuidance(spec, word)
     guidance = Guidance(
         floor=standing.floor,
         service_tokens_per_second=Fraction(standing.service_tokens_per_second or autoscaling.service_tokens_per_second),
@@ -74,9 +75,15 @@ def guide(
             f"CapacityPlan {name} needs {standing.floor} replicas, autoscaling.maxReplicas stops them at "
             f"{autoscaling.max_replicas}"
         )
-    return PlanGuidance(
-        spec.model_copy(update={"autoscaling": guided(autoscaling, guidance)}), standing, verdict, conflict
-    )
+    return PlanGuidance(spec.model_copy(update={"autoscaling": guided(autoscaling, guidance)}), word, conflict)
+
+
+def _evidence(plan: CapacityPlanStatus | None) -> PlanEvidenceStatus | None:
+    """Without a revision the plan has judged nothing."""
+    if plan is None or not plan.revision or not plan.evidence:
+        return None
+    unproven = (claim.name for claim in plan.evidence if claim.required and claim.state is not ClaimState.EARNED)
+    return PlanEvidenceStatus(revision=plan.revision, unproven=tuple(unproven)[:MAX_UNPROVEN])
 
 
 def _verdict(name: str, plan: CapacityPlanStatus | None, standing: CapacityGuidanceStatus | None) -> Verdict:

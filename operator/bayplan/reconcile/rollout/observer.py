@@ -27,7 +27,7 @@ from bayplan.reconcile.modelview import ModelView
 from bayplan.reconcile.qualityruns import Examinee, QualityRuns
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.revisions import Revisions
-from bayplan.reconcile.rollout.paper import paper_verdict
+from bayplan.reconcile.rollout.paper import paper_verdict, with_evidence
 from bayplan.reconcile.rollout.sampling import Memory, Round
 from bayplan.reconcile.rollout.stored import quality_of, seconds_of, state_of
 from bayplan.reconcile.rollout.surge import SurgeQuestion
@@ -140,16 +140,15 @@ class Observer:
         )
         if state.phase is Phase.PAPER:
             before = self._revisions.spec(model.view, model.spec, plan.serving)
-            world = replace(
-                world,
-                paper=paper_verdict(
-                    before,
-                    model.spec,
-                    memory.measurements if spec.measurements is not None else "spec.measurements names no ConfigMap",
-                    now_seconds=now_seconds,
-                ),
-                surge=self._surge(policy, state, model),
+            paper = paper_verdict(
+                before,
+                model.spec,
+                memory.measurements if spec.measurements is not None else "spec.measurements names no ConfigMap",
+                now_seconds=now_seconds,
             )
+            if spec.require_evidence:
+                paper = with_evidence(paper, model.status.evidence, revision=model.status.revisions.target)
+            world = replace(world, paper=paper, surge=self._surge(policy, state, model))
         if memory.counted is not None and memory.look is not None and memory.look is not memory.counted:
             world = replace(world, window=window_of(policy, state, world, memory.counted, memory.look))
         return world

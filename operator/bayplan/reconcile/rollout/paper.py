@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
 
+from bayplan.api.capacitywords import Control
 from bayplan.api.inferencemodel import InferenceModelSpec
+from bayplan.api.inferencemodel_status import PlanEvidenceStatus
 from bayplan.planning.evidence import MeasurementRecord
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.rollout.paper import (
@@ -75,6 +77,25 @@ def paper_verdict(
         if text is not None:
             papers[subject] = _read(subject, text, before, after)
     return decide_paper(changes, papers, now_seconds=now_seconds)
+
+
+def with_evidence(paper: PaperVerdict, evidence: PlanEvidenceStatus | None, *, revision: str) -> PaperVerdict:
+    """The verdict where `requireEvidence` is set: what the CapacityPlan has not proven is missing, too.
+
+    The trial itself earns `canary-gate`, so that claim cannot be asked for before it.
+    """
+    if paper.outcome is PaperOutcome.REJECTED:
+        return paper
+    if evidence is None:
+        lack = "no CapacityPlan has judged the model"
+    elif evidence.revision != revision:
+        lack = f"the CapacityPlan has judged revision {evidence.revision}, not {revision} yet"
+    else:
+        lack = ", ".join(claim for claim in evidence.unproven if claim != Control.CANARY_GATE)
+        lack = lack and f"not proven: {lack}"
+    if not lack:
+        return paper
+    return PaperVerdict(PaperOutcome.MISSING, (*paper.messages, f"requireEvidence: {lack}"))
 
 
 def _read(

@@ -13,7 +13,12 @@ from fractions import Fraction
 from bayplan.api.autoscaling import Autoscaling, ScalingReason, ScalingStatus
 from bayplan.api.conditions import Condition, ConditionType, Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.api.inferencemodel_status import CapacityGuidanceStatus, InferenceModelStatus, Stage
+from bayplan.api.inferencemodel_status import (
+    CapacityGuidanceStatus,
+    InferenceModelStatus,
+    PlanEvidenceStatus,
+    Stage,
+)
 from bayplan.cluster.resources import Key
 from bayplan.planning.measurements import Measured, moment
 from bayplan.planning.members import Group, GroupLimits
@@ -29,6 +34,19 @@ from bayplan.telemetry.sources import EngineSource, MetricsPort
 
 
 @dataclass(frozen=True, slots=True)
+class PlanWord:
+    """What a CapacityPlan says of a model; all of it is absent without one."""
+
+    numbers: CapacityGuidanceStatus | None = None
+    evidence: PlanEvidenceStatus | None = None
+    verdict: Verdict | None = None
+    """`EvidenceCurrent`."""
+
+
+NO_PLAN = PlanWord()
+
+
+@dataclass(frozen=True, slots=True)
 class ScalingPlan:
     """What autoscaling wants of a model now. All but `replicas` is absent where it has no say."""
 
@@ -37,10 +55,8 @@ class ScalingPlan:
     verdict: Verdict | None = None
     remaining_tokens: Mapping[str, Measured] | None = None
     """What serving replicas have still to do, by the uid of their head; None where nobody measures it."""
-    capacity: CapacityGuidanceStatus | None = None
-    """The numbers of the CapacityPlan that the model names."""
-    capacity_verdict: Verdict | None = None
-    """Whether that plan is proven."""
+    capacity: PlanWord = NO_PLAN
+    """What the CapacityPlan says that the model names."""
 
 
 @dataclass(frozen=True, slots=True)
