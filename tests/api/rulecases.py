@@ -91,6 +91,16 @@ RULE_CASES = [
         reject=_values(("model", "uri"), "pvc://claim/a/../b", "file:///a/..", "s3://bucket/.."),
     ),
     RuleCase(
+        path="spec.model",
+        says="inspect reads what architecture would state",
+        accept=[
+            {("model", "inspect"): True, _ARCHITECTURE: ABSENT},
+            {("model", "inspect"): False},
+            {_ARCHITECTURE: ABSENT, ("model", "inspect"): False},
+        ],
+        reject=[{("model", "inspect"): True}],
+    ),
+    RuleCase(
         path="spec.model.architecture",
         says="multiple of kvHeads",
         accept=[{_HEADS: 32, _KV_HEADS: 32}, {_HEADS: 32, _KV_HEADS: 1}],
@@ -391,6 +401,7 @@ IMAGES_REFUSED = (
 COMPANIONS: dict[str, Edits] = {
     "spec.model.architecture.attentionHeads": {_KV_HEADS: 1},
     "spec.model.architecture.kvHeads": {_HEADS: 4096},
+    "spec.model.inspect": {_ARCHITECTURE: ABSENT},
     "spec.model.architecture.name": _NAMED,
     "spec.model.architecture.config": {**_WITHOUT_NUMBERS, (*_ARCHITECTURE, "config"): "{}"},
     "spec.model.architecture.weightFormat": {**_NAMED, (*_ARCHITECTURE, "weightFormat"): "fp8"},

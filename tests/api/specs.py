@@ -28,6 +28,7 @@ FULL_SPEC: Json = {
         "name": "llama",
         "uri": "hf://org/llama-8b",
         "revision": "0123abc",
+        "inspect": False,
         "architecture": {
             "parameters": 8_030_261_248,
             "weightBits": 4.5,
@@ -191,8 +192,8 @@ FULL_STATUS: Json = {
         "lastScaleTime": "2026-01-02T03:04:05Z",
         "lastRiseQueueReplicas": 1,
     },
-    "capacity": {"plan": "peak", "floor": 3, "serviceTokensPerSecond": 812.5, "targetUtilization": 0.75},
     "evidence": {"revision": "0123456789", "unproven": ["canary-gate"]},
+    "capacity": {"plan": "peak", "floor": 3, "serviceTokensPerSecond": 812.5, "targetUtilization": 0.75},
     "revisions": {
         "target": "0123456789",
         "serving": ["0123456789"],

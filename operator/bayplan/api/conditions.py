@@ -58,6 +58,7 @@ class Reason(StrEnum):
     UNKNOWN_ARCHITECTURE = "UnknownArchitecture"
     UNSUPPORTED_ON_HARDWARE = "UnsupportedOnHardware"
     LAYOUT_KEPT = "LayoutKept"
+    INSPECTING = "Inspecting"
     # Placed
     PLACED = "Placed"
     NOTHING_TO_PLACE = "NothingToPlace"

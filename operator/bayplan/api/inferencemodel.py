@@ -146,6 +146,12 @@ class Model(Schema):
             message="name is immutable: clients call the model by it; create another object",
             field="name",
         ),
+        Rule(
+            expression="!has(self.inspect) || !self.inspect || !has(self.architecture)",
+            message="inspect reads what architecture would state: leave one of them out",
+            holds=lambda self: not self.inspect or self.architecture is None,
+            field="inspect",
+        ),
     )
 
     name: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][-A-Za-z0-9._/]*$", min_length=1, max_length=128)]
@@ -170,6 +176,8 @@ class Model(Schema):
     """Immutable revision of the artifact, such as a commit."""
     architecture: Architecture | None = None
     """What memory is computed from; absent, an hf:// name is looked up in the catalogue."""
+    inspect: Flag = False
+    """Without `architecture`: a pod without a GPU reads config.json and tensor headers, once."""
 
 
 class EnvValue(Schema):

@@ -57,6 +57,9 @@ ANNOTATION_NODE_DRAIN: Final = f"{GROUP}/drain"
 ANNOTATION_LAYOUTS: Final = f"{GROUP}/layouts"
 """On a ControllerRevision: the derived layout per GPU product as JSON, kept while it stays feasible."""
 
+ANNOTATION_INSPECTED: Final = f"{GROUP}/inspected"
+"""On a ControllerRevision: what a pod read of the model's own files, as JSON {config, weightBytes} or {error}."""
+
 # --- gateways --------------------------------------------------------------------------------------------------------
 LABEL_GATEWAY: Final = f"{GROUP}/gateway"
 """On the Lease that each gateway renews; the value is the uid of its Pod. `spec.holderIdentity` is the Pod's name, in
@@ -77,6 +80,9 @@ CONDITION_WARM: Final = f"{GROUP}/warm"
 WARMUP_FAILED: Final = "WarmupFailed"
 """Reason of a warm condition that is False because the warm-up was given up; the group is then replaced."""
 ENGINE_CONTAINER: Final = "engine"
+INSPECTION_COMPONENT: Final = "inspection"
+"""Component label of the pod without a GPU that reads a model's files."""
+INSPECTION_CONTAINER: Final = "inspect"
 ENGINE_PORT: Final = 8000
 
 # --- field managers and identities -----------------------------------------------------------------------------------

@@ -89,6 +89,13 @@ REASON_HELP: Final = MappingProxyType(
             means="The GPU, or the engine's release, cannot run the format of weights or cache, whatever the memory.",
             do="Allow one of the products that the message names, another checkpoint, or a newer engine.",
         ),
+        Reason.INSPECTING: _help(
+            _T.MEMORY_FIT,
+            _T.PLACED,
+            means="`model.inspect` is set, and the pod that reads the model's config.json and tensor headers has not "
+            "ended. Nothing is placed before.",
+            do="If it lasts, look at the pod that the message names: image, secrets, network.",
+        ),
         Reason.LAYOUT_KEPT: _help(
             _T.MEMORY_FIT,
             means="The revision's recorded layout was decided for this very load, and by a newer estimate it would not "

@@ -40,6 +40,8 @@ class ChildView:
     number: int = 0
     layouts: str = ""
     deleting: bool = False
+    inspected: str = ""
+    """Of a ControllerRevision: what was read of the model's own files."""
     snapshot: bytes = b""
     """Of a ControllerRevision: the part of the spec that its hash covers, as JSON."""
 
@@ -57,6 +59,7 @@ def view_child(raw: Mapping[str, Any]) -> ChildView:
         number=number if isinstance(number, int) else 0,
         layouts=str((meta.get("annotations") or {}).get(names.ANNOTATION_LAYOUTS, "")),
         deleting=meta.get("deletionTimestamp") is not None,
+        inspected=str((meta.get("annotations") or {}).get(names.ANNOTATION_INSPECTED, "")),
         snapshot=dumps(raw["data"]) if isinstance(raw.get("data"), Mapping) else b"",
     )
 
@@ -152,6 +155,23 @@ class ChildWriter:
         for child in spare[KEPT_REVISIONS:]:
             await self._delete(CONTROLLER_REVISIONS, self.revisions, child)
 
+    def inspected(self, model: ModelIdentity, revision: str) -> str:
+        """Return what was read of a revision's files; empty while nothing was."""
+        found = self._own(self.revisions, Key(model.namespace, manifests.revision_name(model.name, revision)), model)
+        return found.inspected if found is not None else ""
+
+    async def record_inspection(
+        self, model: ModelIdentity, spec: InferenceModelSpec, *, revision: str, text: str
+    ) -> None:
+        """Keep what was read of a revision's files beside its snapshot, once."""
+        key = Key(model.namespace, manifests.revision_name(model.name, revision))
+        records = self.recorded_layouts(model, revision)
+        others = {child.revision for child in self.revisions.by_index(BY_OWNER, model.uid)}
+        await self.ensure_revision(model, spec, revision=revision, records=records, in_use=others)
+        found = self._own(self.revisions, key, model)
+        if found is not None:
+            await self._annotate(found, names.ANNOTATION_INSPECTED, text)
+
     async def record_evidence(
         self, model: ModelIdentity, revision: str, *, gpu_product: str, record: RecordedLayout
     ) -> None:
@@ -161,10 +181,13 @@ class ChildWriter:
             await self._record(found, {**read_layouts(found.layouts), gpu_product: record})
 
     async def _record(self, child: ChildView, records: Recorded) -> None:
-        path = f"/metadata/annotations/{podpatches.pointer(names.ANNOTATION_LAYOUTS)}"
+        await self._annotate(child, names.ANNOTATION_LAYOUTS, write_layouts(records))
+
+    async def _annotate(self, child: ChildView, name: str, text: str) -> None:
+        path = f"/metadata/annotations/{podpatches.pointer(name)}"
         ops = [
             {"op": "test", "path": "/metadata/uid", "value": child.uid},
-            {"op": "add", "path": path, "value": write_layouts(records)},
+            {"op": "add", "path": path, "value": text},
         ]
         raw = await self._port.patch_json(CONTROLLER_REVISIONS, child.key.namespace, child.key.name, ops)
         with self._own_write():

@@ -31,6 +31,7 @@ from bayplan.reconcile.drain import DrainTracker
 from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
 from bayplan.reconcile.gateways import Gateways
 from bayplan.reconcile.groups import GroupWriter, WorldChangedError
+from bayplan.reconcile.inspection import Inspector
 from bayplan.reconcile.manifests import ModelIdentity, endpoint
 from bayplan.reconcile.modelpass import ModelPass
 from bayplan.reconcile.modelstatus import Situation, build_status, invalid_status
@@ -126,6 +127,7 @@ class InferenceModelReconciler:
             fleet=fleet,
             groups=GroupWriter(port, fleet, now=now),
             children=children,
+            inspector=Inspector(port, fleet, children),
             rechecker=Rechecker(port, topology=settings.topology),
             warmups=WarmupTracker(engine, now=now, sleep=sleep),
             drains=DrainTracker(engine, acknowledged=gateways.acknowledged, now=now, sleep=sleep),
@@ -345,6 +347,9 @@ class InferenceModelReconciler:
                 named = Key(pod.key.namespace, pod.member.model)
                 if named in self._models:
                     self._enqueue(named)
+        inspected = self._models.by_uid(pod.inspection.owner_uid) if pod.inspection is not None else None
+        if inspected is not None and (new is None or new.terminal):
+            self._enqueue(inspected.key)
         freed = old is not None and not old.terminal and (new is None or new.terminal)
         if freed:
             self._wake_pending()

@@ -91,12 +91,12 @@ def pod(
         names.LABEL_GROUP: assignment.group,
         names.LABEL_RANK: str(rank),
     }
-    volumes, mounts = _volumes(spec)
+    volumes, mounts = volumes_of(spec)
     container = {
         "name": names.ENGINE_CONTAINER,
         "image": spec.engine.image,
         "args": engine_args(model, spec, assignment, rank),
-        "env": _env(spec),
+        "env": env_of(spec),
         "resources": _resources(spec, assignment.gpu_resource, place.gpus),
         "volumeMounts": mounts,
         "securityContext": {"allowPrivilegeEscalation": False},
@@ -121,7 +121,7 @@ def pod(
     }
     if len(assignment.ranks) > 1:
         body |= {"hostname": pod_name(assignment.group, rank), "subdomain": ranks_service_name(model.name)}
-    body |= _template_details(spec)
+    body |= template_details(spec)
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -208,7 +208,8 @@ def model_location(spec: InferenceModelSpec) -> str:
     return spec.model.uri
 
 
-def _env(spec: InferenceModelSpec) -> list[Json]:
+def env_of(spec: InferenceModelSpec) -> list[Json]:
+    """Return the variables of a model's containers: its address, then the user's own."""
     env: list[Json] = [{"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]
     env += [{"name": entry.name, "value": entry.value} for entry in spec.engine.env]
     env += [{"name": entry.name, "valueFrom": entry.value_from.to_wire()} for entry in spec.template.env]
@@ -242,7 +243,8 @@ def _probes() -> Json:
     }
 
 
-def _volumes(spec: InferenceModelSpec) -> tuple[list[Json], list[Json]]:
+def volumes_of(spec: InferenceModelSpec) -> tuple[list[Json], list[Json]]:
+    """Return volumes and mounts of a model's pods."""
     shm: Json = {"medium": "Memory"}
     if spec.template.shared_memory is not None:
         shm["sizeLimit"] = spec.template.shared_memory
@@ -269,7 +271,8 @@ def _volume_source(volume: Volume) -> Json:
     return {"emptyDir": volume.empty_dir.to_wire() if volume.empty_dir else {}}
 
 
-def _template_details(spec: InferenceModelSpec) -> Json:
+def template_details(spec: InferenceModelSpec) -> Json:
+    """Return what `template` says of a pod besides its container."""
     template = spec.template
     details: Json = {}
     if template.image_pull_secrets:

@@ -223,7 +223,7 @@ def _verdicts(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> 
         _current(situation, counts),
     ]
     verdicts.append(_ready(situation, counts, verdicts))
-    blocked_by_spec = not situation.plan.placeable and counts.pending > 0
+    blocked_by_spec = not situation.plan.placeable and counts.pending > 0 and memory_reason is not Reason.INSPECTING
     rejection = situation.course.rejection
     if blocked_by_spec:
         verdicts.append((ConditionType.STALLED, "True", memory_reason, memory_message))

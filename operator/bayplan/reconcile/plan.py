@@ -1,7 +1,7 @@
 """A model's plan on the fleet as the reconciler uses it: planning's verdicts beside the shapes that groups may take."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bayplan.api.conditions import Reason, Status
 from bayplan.api.inferencemodel import InferenceModelSpec
@@ -12,7 +12,9 @@ from bayplan.planning.gpus import bare_product
 from bayplan.planning.group import GroupShape
 from bayplan.planning.inventory import Inventory
 from bayplan.planning.layout.decision import evidence_of, parallelism_status, records_of
+from bayplan.planning.layout.inspected import Inspected, with_architecture, without_architecture
 from bayplan.planning.layout.memorytext import memory_status
+from bayplan.planning.layout.modelnumbers import model_faults
 from bayplan.planning.layout.records import Recorded, RecordedLayout
 from bayplan.planning.layout.split import Layout, Split
 from bayplan.planning.modelplan import ModelFit, fit_model, group_shapes
@@ -112,9 +114,27 @@ class ModelPlan:
         )
 
 
-def plan_model(spec: InferenceModelSpec, inventory: Inventory, *, recorded: Recorded) -> ModelPlan:
-    """Plan `spec` on every GPU product that it accepts and the nodes have; `recorded` layouts are kept if possible."""
+def waiting_plan(message: str) -> ModelPlan:
+    """The plan of a model of which nothing is known yet: nothing is placed, and nothing that runs is outdated."""
+    fit = ModelFit(status="Unknown", reason=Reason.INSPECTING, message=message, layouts=())
+    return ModelPlan(fit=fit, shapes=())
+
+
+def plan_model(
+    spec: InferenceModelSpec, inventory: Inventory, *, recorded: Recorded, inspected: Inspected | None = None
+) -> ModelPlan:
+    """Plan `spec` on every GPU product that it accepts and the nodes have; `recorded` layouts are kept if possible.
+
+    `inspected` is what was read of the model's own files: it stands for the architecture that the spec leaves out.
+    """
+    if inspected is not None:
+        spec = with_architecture(spec, inspected)
+        if model_faults(spec):
+            fault = model_faults(spec)[0]
+            spec, inspected = without_architecture(spec), Inspected(None, f"config.json: {fault.message}")
     fit = fit_model(spec, inventory, recorded=recorded)
+    if inspected is not None and inspected.error:
+        fit = replace(fit, message=f"{fit.message}; model.inspect: {inspected.error}")
     shapes = group_shapes(spec, fit)
     return ModelPlan(
         fit=fit,

@@ -22,6 +22,18 @@ from bayplan.planning.reservation import LivePod
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+MAX_REPORT = 4096
+"""Longest word of a container that ends, as kubelets have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What a pod that reads a model's files has said so far."""
+
+    owner_uid: str
+    report: str
+
+
 @dataclass(frozen=True, slots=True)
 class PodView:
     """What the cache keeps of a pod; `member` is set only for pods with our labels."""
@@ -36,6 +48,8 @@ class PodView:
     terminal: bool
     address: str = ""
     member: Member | None = None
+    inspection: Inspection | None = None
+    """Set only for a pod that reads a model's files; it is no member of any group."""
 
     def live(self) -> LivePod:
         """The record that the recheck uses.
@@ -60,8 +74,10 @@ def view_pod(raw: Mapping[str, Any]) -> PodView:
     labels = meta.get("labels") or {}
     request = pod_request(spec)
     phase = status.get("phase") or "Pending"
-    member = None
-    if names.LABEL_MODEL in labels:
+    member = inspection = None
+    if labels.get(names.APP_COMPONENT) == names.INSPECTION_COMPONENT and names.LABEL_MODEL in labels:
+        inspection = Inspection(owner_uid(meta) or "", _report(status))
+    elif names.LABEL_MODEL in labels:
         member = _member(meta, spec, status, request)
     return PodView(
         key=Key(meta["namespace"], meta["name"]),
@@ -74,7 +90,15 @@ def view_pod(raw: Mapping[str, Any]) -> PodView:
         terminal=phase in ("Failed", "Succeeded"),
         address=str(status.get("podIP") or ""),
         member=member,
+        inspection=inspection,
     )
+
+
+def _report(status: Mapping[str, Any]) -> str:
+    for entry in status.get("containerStatuses") or ():
+        if entry.get("name") == names.INSPECTION_CONTAINER:
+            return str(_state(entry, "terminated").get("message") or "")[:MAX_REPORT]
+    return ""
 
 
 def _member(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[str, Any], request: PodRequest) -> Member:

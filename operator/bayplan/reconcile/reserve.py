@@ -61,6 +61,11 @@ class Reserver:
         if not self._wish.plan.placeable:
             _, reason, message = self._wish.plan.verdict()
             self._findings.blocker = Blocker(reason, message)
+            wish = self._wish
+            if reason is Reason.INSPECTING and await self._tools.inspector.look(
+                wish.model, wish.spec, revision=wish.target.revision
+            ):
+                self._findings.waits.append(0.0)
             return False
         await self._tools.confirm(self._wish.model, self._wish.generation)
         await self._ensure_snapshot()

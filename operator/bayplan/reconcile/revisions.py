@@ -5,13 +5,15 @@ from typing import Any
 
 from bayplan.api.inferencemodel import Engine, InferenceModelSpec, Model, Parallelism
 from bayplan.api.meta import Schema
+from bayplan.planning.layout.inspected import inspects, read_report
 from bayplan.planning.replicas import Target
 from bayplan.planning.rollout.arms import Arms
 from bayplan.reconcile.children import ChildWriter
 from bayplan.reconcile.fleet import Fleet
+from bayplan.reconcile.inspection import pod_name
 from bayplan.reconcile.manifests import ModelIdentity
 from bayplan.reconcile.modelview import ModelView
-from bayplan.reconcile.plan import ModelPlan, plan_model
+from bayplan.reconcile.plan import ModelPlan, plan_model, waiting_plan
 from bayplan.reconcile.scaling.autoscaler import ScalingPlan
 from bayplan.reconcile.tools import Wish
 
@@ -59,12 +61,18 @@ class Revisions:
     def plan(self, view: ModelView, spec: InferenceModelSpec, revision: str) -> ModelPlan:
         """Return what a revision's spec means on the present nodes."""
         recorded = self._children.recorded_layouts(view.identity, revision)
-        version = (view.generation, self._fleet.nodes_version, tuple(sorted(recorded.items())))
+        inspected = self._children.inspected(view.identity, revision)
+        version = (view.generation, self._fleet.nodes_version, inspected, tuple(sorted(recorded.items())))
         plans = self._plans.setdefault(view.uid, {})
         cached = plans.get(revision)
         if cached is not None and cached[0] == version:
             return cached[1]
-        plan = plan_model(spec, self._fleet.node_inventory(), recorded=recorded)
+        if inspects(spec) and not inspected:
+            name = pod_name(view.key.name, revision)
+            plan = waiting_plan(f"the model's files are not read yet: pod {name} reads config.json and tensor headers")
+        else:
+            report = read_report(inspected) if inspects(spec) else None
+            plan = plan_model(spec, self._fleet.node_inventory(), recorded=recorded, inspected=report)
         plans[revision] = (version, plan)
         return plan
 

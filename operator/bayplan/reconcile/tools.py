@@ -15,6 +15,7 @@ from bayplan.reconcile.children import ChildWriter
 from bayplan.reconcile.drain import DrainTracker
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.groups import GroupWriter
+from bayplan.reconcile.inspection import Inspector
 from bayplan.reconcile.manifests import ModelIdentity
 from bayplan.reconcile.modelstatus import Blocker
 from bayplan.reconcile.plan import ModelPlan
@@ -41,6 +42,7 @@ class Tools:
     fleet: Fleet
     groups: GroupWriter
     children: ChildWriter
+    inspector: Inspector
     rechecker: Rechecker
     warmups: WarmupTracker
     drains: DrainTracker
