@@ -382,3 +382,47 @@ def test_a_manifest_excludes_the_flags_that_it_states(tmp_path: Path) -> None:
 
     assert result.exit_code == 2
     assert "leave their flags out" in result.stderr
+
+
+# --- other engines ----------------------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_chooses_its_share_has_a_band() -> None:
+    asked = (*LLAMA, "--gpu", "H100", "-tp", 1, "--engine", "sglang")
+    low, high = answered(*asked)["cacheBandGib"]
+    token = 2 * 32 * 8 * 128 * 2 * 8192 / 2**30
+
+    assert high - low == pytest.approx(0.1 * 79.2, abs=0.1)
+    for concurrency, verdict, code in (
+        (int(low / token) - 1, "fits", 0),
+        (int((low + high) / 2 / token), "unknown", 1),
+        (int(high / token) + 1, "does not fit", 1),
+    ):
+        assert answered(*asked, "--concurrency", concurrency)["verdict"] == verdict
+        assert fit(*asked, "--concurrency", concurrency).exit_code == code
+    assert "leaves" in fit(*asked).stdout
+
+
+def test_a_stated_share_is_no_band() -> None:
+    asked = (*LLAMA, "--gpu", "H100", "-tp", 1)
+    stated = answered(*asked, "--engine", "sglang", "--mem-fraction-static", "0.85")["cacheBandGib"]
+    free = answered(*asked, "--engine", "tensorrt-llm", "--free-gpu-memory-fraction", "0.5")["cacheBandGib"]
+
+    assert stated[0] == stated[1] == pytest.approx(0.85 * 79.19 - 14.96, abs=0.05)
+    assert free[0] == free[1] < stated[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--engine", "llama.cpp"), "must be one of vllm, sglang, tensorrt-llm"),
+        (("--mem-fraction-static", "0.8"), "belongs to --engine sglang"),
+        (("--engine", "sglang", "--free-gpu-memory-fraction", "0.8"), "belongs to --engine tensorrt-llm"),
+        (("--engine", "sglang", "--mem-fraction-static", "1.2"), "at most 1"),
+    ],
+)
+def test_a_share_belongs_to_its_engine(arguments: tuple[str, ...], says: str) -> None:
+    result = fit(*LLAMA, "--gpu", "H100", *arguments)
+
+    assert result.exit_code == 2
+    assert says in result.stderr

@@ -12,6 +12,7 @@ from rich.console import Console
 from bayplan.cli import fitjson, fitview
 from bayplan.cli.fitanswer import FitAnswer, answer, compared
 from bayplan.cli.fitquestion import (
+    EngineBudget,
     FitQuestion,
     known_question,
     manifest_question,
@@ -50,6 +51,9 @@ def fit(
     gpus_per_node: Annotated[int, typer.Option(help="GPUs of one node.")] = DEFAULT_NODE,
     nodes: Annotated[int, typer.Option(help="Nodes that one replica may use.")] = 1,
     concurrency: Annotated[int, typer.Option(help="Requests of full length to hold at the same time.")] = 1,
+    engine: Annotated[str, typer.Option(help="vllm, sglang or tensorrt-llm: who divides the GPU.")] = "vllm",
+    mem_fraction_static: Annotated[str | None, typer.Option(help="SGLang's flag.")] = None,
+    free_gpu_memory_fraction: Annotated[str | None, typer.Option(help="TensorRT-LLM's setting.")] = None,
     engine_version: Annotated[str | None, typer.Option(help="vLLM release; the newest known without it.")] = None,
     tensor: Annotated[
         int | None,
@@ -136,8 +140,11 @@ def fit(
             name = gpu if gpu is not None or not compare_gpus else "H100"
             found = read_gpu(name, memory_gib=gpu_memory_gib)
             site = Site((gpus_per_node,) * nodes, gpu=found.name)
+            budget = _budget(engine, mem_fraction_static, free_gpu_memory_fraction)
             questions = [
-                known_question(files.known(), found, site=site, wanted=wanted, flags=flags, concurrency=concurrency)
+                known_question(
+                    files.known(), found, site=site, wanted=wanted, flags=flags, concurrency=concurrency, budget=budget
+                )
             ]
         code = _show(
             questions, compare_gpus=compare_gpus, what_if=what_if, as_json=as_json, strict=strict, node=gpus_per_node
@@ -146,6 +153,15 @@ def fit(
         typer.echo(f"bayplan fit: {error}", err=True)
         raise typer.Exit(INVALID) from None
     raise typer.Exit(code)
+
+
+def _budget(engine: str, static: str | None, free: str | None) -> EngineBudget:
+    own = {"sglang": ("mem-fraction-static", static), "tensorrt-llm": ("free-gpu-memory-fraction", free)}
+    for name, (flag, value) in own.items():
+        if value is not None and name != engine:
+            raise InvalidInput(flag, f"belongs to --engine {name}")
+    flag, text = own.get(engine, ("", None))
+    return EngineBudget(engine, None if text is None else number(text, flag))
 
 
 def _wanted(

@@ -2,14 +2,26 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
 
 from bayplan.cli.fitquestion import FitQuestion
 from bayplan.planning.layout.alternatives import Alternatives, Boundary, alternatives, boundaries
 from bayplan.planning.layout.declared import declared_problem, no_layout_text
 from bayplan.planning.layout.search import Question, Ranking, Weighed, candidates, search
 from bayplan.planning.memory.gpucatalogue import Gpu, gpu_catalogue
+from bayplan.planning.memory.otherengines import CacheBand, sglang_cache, tensorrt_llm_cache
 from bayplan.planning.memory.replica import ReplicaMemory
 from bayplan.planning.memory.support import unsupported_text
+from bayplan.planning.numbers import GIB
+
+
+class Verdict(StrEnum):
+    """The answer in a word."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does not fit"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +36,41 @@ class FitAnswer:
 
     @property
     def fits(self) -> bool:
-        """Whether the asked load fits."""
+        """Whether the asked load fits; an unknown answer is none."""
+        return self.verdict is Verdict.FITS
+
+    @property
+    def verdict(self) -> Verdict:
+        """By vLLM's exact plan, or by the band of an engine that divides the GPU in another way."""
         memory = None if self.best is None else self.best.memory
-        return memory is not None and memory.fits is True
+        if memory is None:
+            return Verdict.DOES_NOT_FIT
+        if self.band is None or self.exact is None:
+            return Verdict.FITS if memory.fits else Verdict.DOES_NOT_FIT
+        needed = self.needed_cache_gib
+        if needed > self.band.most_gib:
+            return Verdict.DOES_NOT_FIT
+        return Verdict.FITS if needed <= self.band.least_gib else Verdict.UNKNOWN
+
+    @property
+    def needed_cache_gib(self) -> Fraction:
+        """KV cache of the asked load on the tightest GPU."""
+        if self.exact is None:
+            return Fraction(0)
+        return Fraction(self.exact.verdict.plan.needed_cache_bytes(self.exact.verdict.stage), GIB)
+
+    @property
+    def band(self) -> CacheBand | None:
+        """What another engine than vLLM leaves for its cache on the tightest GPU."""
+        budget, exact = self.question.budget, self.exact
+        if exact is None or budget.engine == "vllm":
+            return None
+        stage = exact.verdict.stage
+        if budget.engine == "sglang":
+            return sglang_cache(self.question.gpu, weights_gib=stage.weights.gib, fraction=budget.fraction)
+        return tensorrt_llm_cache(
+            self.question.gpu, weights_gib=stage.weights.gib, activation_gib=stage.peak.gib, fraction=budget.fraction
+        )
 
     @property
     def exact(self) -> ReplicaMemory | None:
@@ -36,8 +80,8 @@ class FitAnswer:
 
     @property
     def marginal(self) -> bool:
-        """Within 3 % of the budget either way."""
-        return self.exact is not None and self.exact.verdict.marginal
+        """Within 3 % of the budget either way; a band says so itself."""
+        return self.exact is not None and self.band is None and self.exact.verdict.marginal
 
     @property
     def instead(self) -> Alternatives | None:

@@ -21,6 +21,8 @@ def answer_json(answer: FitAnswer, *, with_alternatives: bool = True) -> Json:
     question, best = answer.question, answer.best
     found: Json = {
         "fits": answer.fits,
+        "verdict": answer.verdict.value,
+        "engine": question.budget.engine,
         "gpu": question.gpu.name,
         "gpuMemoryGib": _gib(question.gpu.visible_gib),
         "gpuMemorySource": question.gpu.visible_source.value,
@@ -32,6 +34,9 @@ def answer_json(answer: FitAnswer, *, with_alternatives: bool = True) -> Json:
     found |= {"layout": _layout(best.layout), **_memory(best.memory)}
     if answer.exact is not None:
         found |= _exact(answer.exact)
+    if answer.band is not None:
+        found["cacheBandGib"] = [_gib(answer.band.least_gib), _gib(answer.band.most_gib)]
+        found["neededCacheGib"] = _gib(answer.needed_cache_gib)
     found["exchanges"] = [
         {
             "name": one.name,
@@ -45,7 +50,7 @@ def answer_json(answer: FitAnswer, *, with_alternatives: bool = True) -> Json:
     found["predictedStepSeconds"] = None if best.step_seconds is None else float(best.step_seconds)
     found["runnerUp"] = _runner_up(answer)
     found["remarks"] = [*question.remarks, *found.pop("planRemarks", ())]
-    if with_alternatives and not answer.fits:
+    if with_alternatives and not answer.fits and answer.band is None:
         found["alternatives"] = _alternatives(answer)
     return found
 

@@ -4,7 +4,7 @@ Nothing here needs a cluster or a network. The API's schemas are loaded only for
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
@@ -32,6 +32,23 @@ if TYPE_CHECKING:
 MAX_MANIFEST_BYTES = 4 * 2**20
 
 
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBudget:
+    """Which engine divides the GPU, and the share that its own flag gives the cache. Raises InvalidInput."""
+
+    engine: str = "vllm"
+    fraction: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise InvalidInput("engine", f"must be one of {', '.join(ENGINES)}, not {self.engine[:30]!r}")
+        if self.fraction is not None and self.engine == "vllm":
+            raise InvalidInput("engine", "vLLM takes --gpu-memory-utilization instead of a fraction")
+
+
 @dataclass(frozen=True, slots=True)
 class FitQuestion:
     """One model on one GPU product, with whatever layout is left open."""
@@ -50,6 +67,7 @@ class FitQuestion:
     remarks: tuple[str, ...] = ()
     concurrency: int = 1
     overhead_gib: Fraction | None = None
+    budget: EngineBudget = field(default_factory=EngineBudget)
 
     def on(self, gpu: Gpu, gpus_per_node: int) -> "FitQuestion":
         """The same question about another GPU; only for a model whose architecture is known."""
@@ -65,6 +83,7 @@ class FitQuestion:
             flags=self.flags,
             concurrency=self.concurrency,
             overhead_gib=self.overhead_gib,
+            budget=self.budget,
         )
 
 
@@ -77,6 +96,7 @@ def known_question(
     flags: EngineFlags,
     concurrency: int,
     overhead_gib: Fraction | None = None,
+    budget: EngineBudget | None = None,
 ) -> FitQuestion:
     """The question about a model whose architecture is known."""
 
@@ -106,6 +126,7 @@ def known_question(
         known=known,
         concurrency=concurrency,
         overhead_gib=overhead_gib,
+        budget=budget or EngineBudget(),
     )
 
 

@@ -9,9 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bayplan.cli.bars import TERM_COLOURS, memory_bar
-from bayplan.cli.fitanswer import FitAnswer
+from bayplan.cli.fitanswer import FitAnswer, Verdict
 from bayplan.planning.layout.alternatives import Alternatives, Boundary
 from bayplan.planning.memory.gpucatalogue import Gpu
+from bayplan.planning.memory.otherengines import CacheBand
 from bayplan.planning.memory.replica import ReplicaMemory, SplitMemory
 from bayplan.planning.memory.terms import PlanTerm, Term
 from bayplan.planning.words import plural, size_text
@@ -33,7 +34,7 @@ def answer_screen(answer: FitAnswer) -> RenderableType:
         other = answer.ranking.runner_up.layout
         parts.append(Text(f"runner-up: {other}, which {answer.ranking.lost}", "dim"))
     parts += [Text(str(exchange), "dim" if exchange.fast else "yellow") for exchange in best.exchanges]
-    if not answer.fits:
+    if not answer.fits and answer.band is None:
         parts.append(_instead(answer.instead))
     parts += [Text(remark, "dim") for remark in _remarks(answer)]
     return Group(*parts)
@@ -57,6 +58,8 @@ def _title(answer: FitAnswer) -> str:
 
 def _verdict(answer: FitAnswer, memory: SplitMemory) -> Text:
     load = f"{plural(memory.concurrency, 'request')} of {memory.length} tokens"
+    if answer.band is not None:
+        return _band(answer, answer.band, load)
     headroom = memory.headroom_gib or 0
     if answer.fits:
         text = Text.assemble(("fits", "green"), f": {load}, {size_text(headroom)} to spare")
@@ -66,6 +69,19 @@ def _verdict(answer: FitAnswer, memory: SplitMemory) -> Text:
     if answer.marginal and answer.exact is not None:
         text.append(f" (marginal: {answer.exact.verdict.deciding_flag} decides)", "yellow")
     return text
+
+
+def _band(answer: FitAnswer, band: CacheBand, load: str) -> Text:
+    """The verdict of an engine that divides the GPU in another way: its cache, between two bounds where it chooses."""
+    colours = {Verdict.FITS: "green", Verdict.DOES_NOT_FIT: "red", Verdict.UNKNOWN: "yellow"}
+    room = size_text(band.least_gib)
+    if band.most_gib != band.least_gib:
+        room += f" to {size_text(band.most_gib)}"
+    return Text.assemble(
+        (answer.verdict.value, colours[answer.verdict]),
+        f": {load} need {size_text(answer.needed_cache_gib)} of cache; {answer.question.budget.engine} leaves {room} "
+        f"({band.rule}, {band.source.value}). The terms below are vLLM's.",
+    )
 
 
 def _terms(answer: FitAnswer, memory: SplitMemory) -> Table:
