@@ -64,6 +64,29 @@ class TestDemand:
         assert decide([seen(100, 240)]).rate_replicas == 3
         assert decide([seen(100, 240.001)]).rate_replicas == 4
 
+    @pytest.mark.parametrize(
+        ("queued", "ready", "replicas"), [(100, 1, 0), (100.001, 1, 1), (300, 3, 0), (1, 0, 1), (2001, 3, 3)]
+    )
+    def test_what_is_served_within_a_moment_is_no_queue(self, queued: float, ready: int, replicas: int) -> None:
+        patient = replace(POLICY, passing_queue_seconds=Fraction(1))
+        decision = decide([seen(100, 240, queued)], policy=patient, ready_replicas=ready)
+
+        assert decision.queue_replicas == replicas
+
+    @pytest.mark.parametrize(("queued", "replicas"), [(80, 0), (81, 1)])
+    def test_of_a_covered_part_the_whole_queue_is_judged(self, queued: int, replicas: int) -> None:
+        patient = replace(POLICY, passing_queue_seconds=Fraction(1))
+        decision = decide([seen(100, 0, queued, coverage=Fraction(8, 10))], policy=patient, ready_replicas=1)
+
+        assert decision.queue_replicas == replicas
+
+    def test_a_passing_queue_keeps_nobody_from_leaving(self) -> None:
+        patient = replace(POLICY, passing_queue_seconds=Fraction(1))
+        quiet = [seen(100 - 15 * back, 20, 50) for back in range(5)]
+
+        assert decide(quiet, desired=3, policy=patient).target_replicas == 1
+        assert decide(quiet, desired=3).target_replicas == 2
+
 
 class TestUp:
     @pytest.mark.parametrize(("since", "target"), [(5, 4), (4.999, 3)])
@@ -185,6 +208,7 @@ class TestUnknown:
         ("target_utilization", 0),
         ("target_utilization", Fraction(101, 100)),
         ("queue_drain_seconds", 0),
+        ("passing_queue_seconds", -1),
         ("scale_up_cooldown_seconds", -1),
         ("scale_up_samples", 0),
         ("max_sample_age_seconds", 0),

@@ -10,7 +10,8 @@ complete window. CPU has no say. Source: the founding chapter's lesson 10, formu
 Repairs of the course: an old newest sample is Unknown; a window with a hole longer than the allowed gap is not
 complete; demand is reported before the clamp as well; more ready than desired is a state like any other; a backlog that
 grows because the replicas asked for are still coming does not ask again; an incomplete observation is a lower bound,
-which may raise and never lowers; after a restart one window passes before anything falls.
+which may raise and never lowers; requests that only pass a queue on their way are no backlog; after a restart one
+window passes before anything falls.
 """
 
 from collections.abc import Iterable, Sequence
@@ -61,6 +62,8 @@ class ScalingPolicy:
     target_utilization: Fraction = Fraction(8, 10)
     queue_drain_seconds: Fraction = Fraction(60)
     """Time within which a backlog should be gone."""
+    passing_queue_seconds: Fraction = Fraction(0)
+    """What the ready replicas serve within this time is no backlog: every request passes a queue on its way."""
     scale_up_cooldown_seconds: Fraction = Fraction(15)
     """Least time since the last change, in either direction, before the next rise."""
     scale_up_samples: int = 1
@@ -87,7 +90,7 @@ class ScalingPolicy:
             put(name, positive(getattr(self, name), name))
         for name in ("target_utilization", "least_coverage"):
             put(name, share(getattr(self, name), name))
-        for name in ("scale_up_cooldown_seconds", "scale_down_stabilization_seconds"):
+        for name in ("scale_up_cooldown_seconds", "scale_down_stabilization_seconds", "passing_queue_seconds"):
             put(name, not_negative(getattr(self, name), name))
         for name in ("max_sample_gap_seconds", "max_sample_age_seconds"):
             if getattr(self, name) is not None:
@@ -197,7 +200,11 @@ def decide_scaling(
         raise InvalidInput("at_seconds", f"must not be after now: {float(newest.at_seconds)} > {float(now)}")
     rate_capacity = policy.service_tokens_per_second * policy.target_utilization
     queue_capacity = policy.service_tokens_per_second * policy.queue_drain_seconds
-    needs = [_need(one, policy, rate_capacity=rate_capacity, queue_capacity=queue_capacity) for one in history]
+    passing = state.ready_replicas * policy.service_tokens_per_second * policy.passing_queue_seconds
+    needs = [
+        _need(one, policy, rate_capacity=rate_capacity, queue_capacity=queue_capacity, passing_tokens=passing)
+        for one in history
+    ]
     newest_need = needs[-1]
     queue_limit = _queue_limit(state, policy, now)
     raw = newest_need.raw(queue_limit)
@@ -288,7 +295,12 @@ def _fall(window: _Window, state: ScalingState, policy: ScalingPolicy, now: Frac
 
 
 def _need(
-    observation: Observation, policy: ScalingPolicy, *, rate_capacity: Fraction, queue_capacity: Fraction
+    observation: Observation,
+    policy: ScalingPolicy,
+    *,
+    rate_capacity: Fraction,
+    queue_capacity: Fraction,
+    passing_tokens: Fraction,
 ) -> _Need:
     unknown = []
     whole = observation.coverage
@@ -304,7 +316,7 @@ def _need(
     if isinstance(queue, Unknown):
         unknown.append(f"queued tokens ({queue.reason})")
     else:
-        queue_replicas = _replicas(queue, whole, queue_capacity)
+        queue_replicas = 0 if queue <= passing_tokens * whole else _replicas(queue, whole, queue_capacity)
     return _Need(rate_replicas, queue_replicas, not unknown, tuple(unknown))
 
 

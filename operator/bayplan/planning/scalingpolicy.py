@@ -7,6 +7,9 @@ from bayplan.planning.scaling import ScalingPolicy
 
 SCALE_UP_SAMPLES = 2
 """A sample in whose middle demand rose saw only a part of the rise: with the second one, one step goes all the way."""
+PASSING_QUEUE_SECONDS = 1
+"""Where requests arrive all the time, a look finds some that wait for the next step of an engine. If each of them asked
+for a replica, there would always be one too many."""
 SAMPLES_MISSED = 3
 """Samples in a row that may fail before a window has a hole, and before the newest counts as old."""
 MOST_SAMPLES = 240
@@ -27,6 +30,7 @@ def policy_of(autoscaling: Autoscaling) -> ScalingPolicy:
         service_tokens_per_second=Fraction(autoscaling.service_tokens_per_second),
         target_utilization=Fraction(autoscaling.target_utilization),
         queue_drain_seconds=Fraction(autoscaling.queue_drain_seconds),
+        passing_queue_seconds=Fraction(PASSING_QUEUE_SECONDS),
         scale_up_cooldown_seconds=Fraction(autoscaling.scale_up_cooldown_seconds),
         scale_up_samples=SCALE_UP_SAMPLES,
         scale_down_stabilization_seconds=Fraction(window),
