@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bayplan.gateway.arms import MOST_BEHIND, Arms, Role
 from bayplan.gateway.endpoints import EngineFacts, HeadView, view_head
 from bayplan.gateway.rollouts import read_plan
-from bayplan.planning.admission.records import AdmissionRequest
+from bayplan.planning.admission.records import AdmissionRequest, Preference
 from bayplan.planning.gates.counts import Arm
 from bayplan.planning.rollout.cohort import Cohort
 from bayplan.planning.rollout.plan import Plan
@@ -86,7 +86,12 @@ class TestRoles:
         for weight in (50, 100):
             arms, stands = make(plan(weight=weight), lapsed=True)
             assert arms.arm(Cohort.CANDIDATE, stands["pod-r2-0"]) is None
-            assert arms.cohort("any") is not Cohort.CANDIDATE
+            standing, _ = make(arms.plan)
+            for one in (arms, standing):
+                for _ in range(100):
+                    one.sent(Arm.SERVING)
+            mine = next(f"s{n}" for n in range(1000) if standing.cohort(f"s{n}") is Cohort.CANDIDATE)
+            assert arms.cohort(mine) is Cohort.REST
 
     def test_candidate_that_takes_only_shorter_sequences_is_left_out(self) -> None:
         arms, stands = make(plan(weight=50))
@@ -96,6 +101,13 @@ class TestRoles:
         assert set(arms.preference(Cohort.CANDIDATE, ASKED).beside) == {"pod-r2-0", "pod-r2-1"}
         longer = AdmissionRequest(tenant="a", prompt_tokens=11, max_output_tokens=10)
         assert set(arms.preference(Cohort.CANDIDATE, longer).beside) == {"pod-r2-1"}
+
+    def test_only_the_baselines_cohort_asks_for_its_pods(self) -> None:
+        arms, _ = make(plan(weight=50, baseline=("pod-r1-0", "gone")))
+        mine = frozenset({"pod-r1-0"})
+        assert arms.preference(Cohort.BASELINE, ASKED) == Preference(first=mine)
+        assert arms.preference(Cohort.REST, ASKED) == Preference(spare=mine)
+        assert arms.preference(Cohort.CANDIDATE, ASKED) == Preference(beside=["pod-r2-0", "pod-r2-1"], spare=mine)
 
 
 def run(arms: Arms, keys: list[str]) -> list[Arm]:

@@ -9,6 +9,9 @@ import pytest
 
 from bayplan.gateway.endpoints import EngineFacts, view_model
 from bayplan.gateway.generations import SESSION_HEADER
+from bayplan.gateway.places import Place
+from bayplan.gateway.settings import GatewaySettings
+from bayplan.planning.admission.records import AdmissionRequest, End
 from bayplan.planning.rollout.cohort import Cohort, cohort_key, find_cohort
 from tests.fakes.clock import until
 from tests.gateway.conftest import MakeScripted, MakeTown
@@ -221,6 +224,15 @@ class TestCanary:
         assert await trial.ask(MINE, max_tokens=8) == 200
         assert await trial.rows() == {("serving", "serving"): 21, ("candidate", "candidate"): 1}
 
+    async def test_candidate_of_shorter_sequences_changes_nothing_for_serving(self, trial: Trial) -> None:
+        short = EngineFacts(kv_blocks=1000, block_size=16, max_num_seqs=64, max_model_len=100)
+        trial.town.head("candidate", trial.candidate.host, revision="r2", facts=short)
+        trial.plan(1, weight=50)
+        await trial.lead()
+        assert await trial.ask(MINE, max_tokens=500) == 200
+        assert await trial.ask(MINE, max_tokens=8) == 200
+        assert await trial.rows() == {("serving", "serving"): 21, ("candidate", "candidate"): 1}
+
 
 async def die(connection: Connection) -> None:
     connection.reset()
@@ -262,6 +274,40 @@ class TestWhenSomethingFails:
         trial.town.gone(trial.pods["candidate"])
         assert await asked == 200
         assert trial.town.held == 0
+
+    async def test_candidate_gets_no_second_chance_where_nobody_else_is_left(self, make_trial: MakeTrial) -> None:
+        serving_left = asyncio.Event()
+
+        async def fail_late(connection: Connection) -> None:
+            await serving_left.wait()
+            connection.reset()
+
+        trial = await make_trial(candidate=fail_late)
+        trial.plan(1, weight=50)
+        await trial.lead()
+        asked = asyncio.ensure_future(trial.ask(MINE))
+        await until(lambda: bool(trial.candidate.received))
+        trial.town.gone(trial.pods["serving"])
+        serving_left.set()
+        assert await asked == 503
+        assert len(trial.candidate.received) == 1
+
+    async def test_place_that_the_plan_has_taken_away_meanwhile_is_left_before_anything_is_sent(
+        self, trial: Trial
+    ) -> None:
+        """The wait ends and the plan changes in the same turn of the loop."""
+        few = EngineFacts(kv_blocks=4, block_size=16, max_num_seqs=64, max_model_len=4096)
+        trial.town.head("serving", trial.serving.host, revision="r1", facts=few)
+        (pool,) = trial.town.gateway.directory
+        place = await pool.enter(AdmissionRequest(tenant="anonymous", prompt_tokens=1, max_output_tokens=50))
+        assert isinstance(place, Place)
+        asked = asyncio.ensure_future(trial.ask())
+        await until(lambda: trial.town.queued() == 1)
+        place.release(End.COMPLETED)
+        trial.town.plan(epoch=1, serving="r2")
+        assert await asked == 200
+        assert trial.serving.received == []
+        assert await trial.rows() == {("candidate", "serving"): 1}
 
     async def test_request_that_runs_when_the_weight_is_taken_away_runs_on(self, make_trial: MakeTrial) -> None:
         go_on = asyncio.Event()
@@ -337,6 +383,13 @@ class TestAcknowledging:
         assert trial.town.gateway.directory.epochs() == {"rollout-default-older": 3}
         assert await trial.ask() == 200
         assert await trial.rows() == {("serving", "serving"): 1}
+
+    async def test_older_rollout_without_a_plan_takes_nothing_from_the_newer_one(self, trial: Trial) -> None:
+        trial.town.plan(name="newer", created="2026-11-30T00:00:01Z", epoch=9, serving="r2")
+        trial.town.plan(name="older", created="2026-11-30T00:00:00Z")
+        assert trial.town.gateway.directory.epochs() == {"rollout-default-newer": 9}
+        assert await trial.ask() == 200
+        assert await trial.rows() == {("candidate", "serving"): 1}
 
     async def test_plan_that_comes_before_its_model_is_obeyed_from_the_first_request_on(
         self, make_town: MakeTown, scripted: MakeScripted
@@ -470,6 +523,18 @@ class TestCopies:
         assert await trial.ask() == 200
         assert await trial.rows() == {("serving", "baseline"): 1}
         assert 'outcome="dropped"} 1.0' in await trial.town.metrics()
+
+    async def test_nothing_is_copied_while_half_of_the_memory_for_bodies_is_taken(
+        self, make_town: MakeTown, scripted: MakeScripted
+    ) -> None:
+        town = await make_town(settings=GatewaySettings(max_buffered_bytes=2000))
+        trial = Trial(town, await scripted(whole_answer), await scripted(whole_answer))
+        self.shadow(trial)
+        assert await trial.ask(prompt="x" * 700) == 200
+        assert await trial.ask(prompt="x") == 200
+        await until(lambda: bool(trial.candidate.received))
+        assert await trial.rows() == {("serving", "baseline"): 2, ("candidate", "shadow"): 1}
+        assert 'outcome="dropped"} 1.0' in await town.metrics()
 
     async def test_leaving_gateway_ends_its_copies(self, make_trial: MakeTrial) -> None:
         trial = await make_trial(candidate=slow_stream, serving=whole_stream)

@@ -91,6 +91,15 @@ class TestAside:
         assert replica_of(pool.core.relocate(1, pool.now, avoid=frozenset("c")).decision) == "r0"
         assert pool.core.readings().replicas["c"].holds == 0
 
+    def test_what_goes_beside_the_pool_passes_nobody(self) -> None:
+        """Else room would be kept for the first in line that others could have used meanwhile."""
+        pool = self.pool(20, aside=1000)
+        decide(pool, 10)
+        assert isinstance(decide(pool, 15), Queued)
+        for _ in range(3):
+            assert replica_of(decide(pool, 15, TO_CANDIDATE)) == "c"
+        assert replica_of(decide(pool, 5)) == "r0"
+
     def test_promoted_one_joins_the_pool_with_what_it_holds(self) -> None:
         pool = self.pool(10, aside=10)
         assert replica_of(decide(pool, 6, TO_CANDIDATE)) == "c"
@@ -104,7 +113,8 @@ class TestAside:
     def test_time_in_the_queue_is_predicted_from_the_pool_alone(self) -> None:
         """Room on the candidate comes free for nobody who waits."""
         alone, beside = Pool(10), self.pool(10, aside=1000)
-        decide(beside, 1000, TO_CANDIDATE)
+        for _ in range(20):
+            assert replica_of(decide(beside, 10, TO_CANDIDATE)) == "c"
         for pool in (alone, beside):
             ticket = decide(pool, 10)
             assert isinstance(ticket, Admitted)
