@@ -40,7 +40,7 @@ def test_gpus_with_too_little_memory_lose_memory_layout_and_placement() -> None:
     inputs = given(model(parallelism=ONE_GPU), inventory=two_zones(memory_mib=16_000))
 
     assert set(unproven(inputs)) == {*LOST_WITH_MEMORY, "benign-admission", "oversize-shedding"}
-    assert "needs" in message(inputs, "Placeable")
+    assert "GiB per GPU" in message(inputs, "Placeable")
 
 
 def test_gpus_between_weights_and_weights_with_cache_lose_placement() -> None:

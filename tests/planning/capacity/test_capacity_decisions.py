@@ -122,6 +122,12 @@ class TestModel:
         assert verdict(inputs, "Ready") == ("False", "ModelMissing")
         assert status_of(inputs).floor is None
 
+    def test_a_model_whose_own_spec_is_refused_is_named(self) -> None:
+        inputs = given(more={"models": (), "refused": ("llama",)}, canary=None)
+
+        assert verdict(inputs, "InputsComplete") == ("False", "ModelMissing")
+        assert "spec of InferenceModel llama" in message(inputs, "InputsComplete")
+
     def test_two_models_that_name_one_plan_are_a_conflict_with_their_names(self) -> None:
         inputs = given(model("a"), model("b"))
 

@@ -83,6 +83,7 @@ def test_service_rate_fills_exactly_the_replicas_of_the_tightest_dimension() -> 
     assert demand.tokens_per_second / sizing.service_tokens_per_second == sizing.unrounded[Dimension.DECODE]
 
 
+@pytest.mark.property
 @given(rate=st.integers(1, 10**4), price=st.fractions(0, 100), ceiling=st.integers(1, 5), budget=st.integers(0, 50))
 def test_no_price_ceiling_or_budget_changes_the_number(rate: int, price: Fraction, ceiling: int, budget: int) -> None:
     demand = fleet_demand([WorkloadClass("chat", rate, 100, 100, 1)])

@@ -92,6 +92,7 @@ class Evaluation:
         self._inventory = document.inventory(topology)
         self._models: dict[Name, _Model] = {}
         self._plans: dict[Name, CapacityPlanStatus] = {}
+        self._refused: list[Manifest] = []
 
     def run(self, manifests: Sequence[Manifest]) -> tuple[ObjectReport, ...]:
         """Judge all of them; the reports come by kind, namespace and name."""
@@ -106,6 +107,7 @@ class Evaluation:
                 self._models[name] = _Model(name, parsed, revision_hash(parsed), known_model)
             else:
                 self._models.pop((manifest.namespace, manifest.name), None)
+                self._refused.append(manifest)
         reports = [self._plan(m) for m in manifests if m.kind == PLAN]
         for manifest, parsed in accepted:
             reports.append(self._model(manifest, parsed))
@@ -211,12 +213,24 @@ class Evaluation:
                 now_seconds=moment(self._now.timestamp()),
                 quotas=list(self._document.quotas.get(manifest.namespace, ())),
                 canary=canary,
+                refused=self._refused_of(manifest),
                 levels=frozenset({*self._topology, HOST}),
             )
         )
         status = capacity_status(decision, CapacityPlanStatus(), generation=1, now=self._now)
         verdicts = tuple((ConditionType(c.type), c.status, Reason(c.reason), c.message) for c in status.conditions)
         return status, verdicts
+
+    def _refused_of(self, plan: Manifest) -> tuple[str, ...]:
+        """Models of the manifests that name the plan and are not accepted themselves."""
+        found = []
+        for manifest in self._refused:
+            spec = manifest.spec if isinstance(manifest.spec, Mapping) else {}
+            reference = spec.get("capacityPlanRef")
+            named = reference.get("name") if isinstance(reference, Mapping) else None
+            if (manifest.namespace, named) == (plan.namespace, plan.name):
+                found.append(manifest.name)
+        return tuple(found)
 
     def _document_inventory(self, naming: Sequence[_Model]) -> Inventory:
         own = [group for model in naming for group in model.groups]

@@ -108,7 +108,7 @@ def read_inputs(inputs: CapacityInputs) -> CapacityDecision | tuple[PlanRecords,
         fleet_demand(records.classes)
     except InvalidInput as error:
         return CapacityDecision(inputs, None, None, (), invalid=str(error))
-    choice = choose_model(inputs.spec, inputs.models)
+    choice = choose_model(inputs.spec, inputs.models, refused=inputs.refused)
     if choice.model is None:
         found = () if choice.conflict is None else (choice.conflict,)
         return CapacityDecision(inputs, None, None, found, input_problems=found)

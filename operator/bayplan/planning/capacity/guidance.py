@@ -1,10 +1,12 @@
 """What a plan gives to the autoscaling of its InferenceModel: a floor, and the rates that demand is divided by."""
 
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 
 from bayplan.api.autoscaling import Autoscaling
+
+_UP = Context(prec=15, rounding=ROUND_CEILING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,5 +31,8 @@ def guided(autoscaling: Autoscaling, guidance: Guidance) -> Autoscaling:
 
 
 def rate(number: Fraction) -> Decimal:
-    """A rate to six decimals, rounded up: rounded down, a load that fills its replicas would ask for one more."""
-    return Decimal(-(-number.numerator * 10**6 // number.denominator)).scaleb(-6)
+    """A rate to the 15 digits that JSON keeps, rounded up.
+
+    Rounded down, a load that fills its replicas exactly would ask for one more.
+    """
+    return _UP.divide(Decimal(number.numerator), Decimal(number.denominator))

@@ -43,6 +43,8 @@ class CapacityInputs:
     """ResourceQuotas of the namespace."""
     canary: CanaryResult | None = None
     """How the trial of the model's present revision ended; None: there was none."""
+    refused: tuple[str, ...] = ()
+    """InferenceModels that name the plan and whose own spec is not accepted."""
     levels: frozenset[str] | None = None
     """Topology levels that the operator's configuration knows; None: any."""
 

@@ -30,8 +30,13 @@ class ModelChoice:
     conflict: Conflict | None = None
 
 
-def choose_model(spec: CapacityPlanSpec, named: tuple[NamedModel, ...]) -> ModelChoice:
-    """Take the model inside the plan, or the one InferenceModel that names it; both must say the same."""
+def choose_model(
+    spec: CapacityPlanSpec, named: tuple[NamedModel, ...], *, refused: tuple[str, ...] = ()
+) -> ModelChoice:
+    """Take the model inside the plan, or the one InferenceModel that names it; both must say the same.
+
+    `refused` are models that name the plan and cannot be planned for.
+    """
     if len(named) > 1:
         names = ", ".join(model.name for model in named[:8])
         text = f"one InferenceModel may name this plan, {len(named)} do: {names}"
@@ -40,6 +45,8 @@ def choose_model(spec: CapacityPlanSpec, named: tuple[NamedModel, ...]) -> Model
     if inline is None:
         if not named:
             text = "no InferenceModel names this plan in capacityPlanRef, and it has no model of its own"
+            if refused:
+                text = f"the spec of InferenceModel {', '.join(refused[:8])}, which names this plan, is not accepted"
             return ModelChoice(None, Conflict(Reason.MODEL_MISSING, text))
         return ModelChoice(named[0])
     if not named:

@@ -150,6 +150,7 @@ class CapacityPlanReconciler:
             now_seconds=_seconds(self._now()),
             quotas=[quota.quota for quota in self._quotas.values() if quota.key.namespace == view.key.namespace],
             canary=canary,
+            refused=tuple(model.key.name for model, parsed in read if isinstance(parsed, list)),
             levels=frozenset({*self._topology, HOST}),
         )
 
