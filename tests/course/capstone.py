@@ -106,6 +106,7 @@ class Capstone:
         self.benign: Decision = _injected(fault, "benign") or desk.ask(values["admission"]["benign"])
         self.oversize: Decision = _injected(fault, "oversize") or desk.ask(values["admission"]["oversize"])
         self.policy = _policy(values["autoscaling_policy"])
+        self.target = self._autoscale_target()
         self.release = decide_release(
             ReleaseMeasurement(**values["baseline_release"]),
             ReleaseMeasurement(**values["candidate_release"]),
@@ -143,8 +144,7 @@ class Capstone:
     def _scaling(self) -> Finding:
         planned, policy = self.capacity.replicas, self.policy
         if self.simplified:
-            target = self.autoscale_target()
-            return judging.judge_scaling(ScalingLoop(planned, planned - 1, target, steps=1, message="one sample"))
+            return judging.judge_scaling(ScalingLoop(planned, planned - 1, self.target, steps=1, message="one sample"))
         loop = run_scaling_loop(
             policy,
             planned_replicas=planned,
@@ -153,7 +153,7 @@ class Capstone:
         )
         return judging.judge_scaling(loop)
 
-    def autoscale_target(self) -> int:
+    def _autoscale_target(self) -> int:
         """The course's single sample at the planned count."""
         stimulus, planned = self.values["autoscaling_stimulus"], self.capacity.replicas
         seen = Observation(
@@ -161,7 +161,12 @@ class Capstone:
             queued_tokens=stimulus["queued_tokens"],
             arrival_tokens_per_second=self.capacity.demand.output_tokens_per_second,
         )
-        state = ScalingState(planned, planned, last_scale_at_seconds=stimulus["last_scale_at"])
+        state = ScalingState(
+            planned,
+            planned,
+            warming_replicas=stimulus["warming_replicas"],
+            last_scale_at_seconds=stimulus["last_scale_at"],
+        )
         return decide_scaling([seen], state, self.policy, now_seconds=stimulus["now"]).target_replicas
 
     def report(self) -> EvidenceReport:
@@ -187,7 +192,7 @@ class Capstone:
         return evaluate_contract(
             Requirement(classes, controls),
             evaluators,
-            inputs=[EvidenceInput(name, digest_of(self.values)) for name in InputName],
+            inputs=[EvidenceInput(name, digest_of(repr(self.values))) for name in InputName],
             greatest_ages={},
             now_seconds=Fraction(0),
         )
@@ -228,7 +233,7 @@ def _capstone(values: Values, chain: Capstone) -> dict[str, Any]:
         "benign_action": benign["action"],
         "oversize_action": oversize["action"],
         "oversize_reason_category": oversize["reason_category"],
-        "autoscale_target": chain.autoscale_target(),
+        "autoscale_target": chain.target,
         "rollout_action": chain.release.action.value,
         "rollout_controls": controls or ["all-gates-passed"],
     }
