@@ -152,6 +152,20 @@ class TestCanary:
             assert await trial.ask(mine) == 200
         assert (await trial.rows())["candidate", "candidate"] == 10
 
+    async def test_two_gateways_that_know_nothing_of_each_other_keep_to_the_weight_together(
+        self, make_town: MakeTown, scripted: MakeScripted
+    ) -> None:
+        serving, candidate = await scripted(whole_answer), await scripted(whole_answer)
+        trials = [Trial(await make_town(), serving, candidate) for _ in range(2)]
+        mine, sent = session_of(Cohort.CANDIDATE, 20), 0
+        for trial in trials:
+            trial.plan(1, weight=20)
+        for number in range(41):
+            assert await trials[number % 3 == 0].ask(mine) == 200
+            sent += 1
+            assert 5 * len(candidate.received) <= sent
+        assert len(candidate.received) >= 6
+
     async def test_conversation_without_a_session_stays_with_its_arm(self, trial: Trial) -> None:
         trial.plan(1, weight=50)
         await trial.lead()
