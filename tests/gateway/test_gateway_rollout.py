@@ -157,13 +157,12 @@ class TestCanary:
     ) -> None:
         serving, candidate = await scripted(whole_answer), await scripted(whole_answer)
         trials = [Trial(await make_town(), serving, candidate) for _ in range(2)]
-        mine, sent = session_of(Cohort.CANDIDATE, 20), 0
+        mine = session_of(Cohort.CANDIDATE, 20)
         for trial in trials:
             trial.plan(1, weight=20)
         for number in range(41):
             assert await trials[number % 3 == 0].ask(mine) == 200
-            sent += 1
-            assert 5 * len(candidate.received) <= sent
+            assert 5 * len(candidate.received) <= number + 1
         assert len(candidate.received) >= 6
 
     async def test_conversation_without_a_session_stays_with_its_arm(self, trial: Trial) -> None:
