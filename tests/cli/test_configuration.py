@@ -1,13 +1,17 @@
 """The operator's configuration: file, environment, and what is refused."""
 
+import re
 import time
 from datetime import UTC, datetime
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from bayplan.cli.configuration import ConfigurationError, load_configuration
 from bayplan.cluster.apitimes import ApiTimes
+from bayplan.planning.memory.gpucatalogue import Link
+from bayplan.planning.memory.terms import Source
 from bayplan.telemetry.aliases import VLLM, Signal
 from bayplan.telemetry.prometheus import PrometheusSource
 from bayplan.telemetry.scrape import ScrapeSource
@@ -150,3 +154,34 @@ def test_names_of_metrics_are_configured_per_signal_and_stand_before_the_known_o
 def test_an_unknown_signal_is_refused_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="waitingRequests: no such signal; there are running, waiting, prompt"):
         load_configuration(written(tmp_path, "telemetry: {metricAliases: {waitingRequests: [a]}}"))
+
+
+def test_gpu_figures_are_added_to_the_catalogue_or_replace_its_own(tmp_path: Path) -> None:
+    text = """
+gpus:
+  Abacus-9: {visibleGib: 30.5, link: NVLink, linkGbS: 100, fastDomainGpus: 4, computeCapability: "9.0"}
+  NVIDIA-L40S: {bandwidthTbS: 0.9}
+"""
+    abacus, l40s = load_configuration(written(tmp_path, text)).stated_gpus()
+
+    assert (abacus.name, abacus.visible_gib, abacus.fast_domain_gpus) == ("Abacus-9", Fraction("30.5"), 4)
+    assert (abacus.link, abacus.compute_capability) == (Link.NVLINK, (9, 0))
+    assert l40s.bandwidth_tb_s == Fraction("0.9")
+    assert l40s.visible_source is not Source.DECLARED
+    assert load_configuration(None).stated_gpus() == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gpus: {Abacus-9: {link: NVLink}}", "Abacus-9 is not in the catalogue: state visibleGib"),
+        ("gpus: {Abacus-9: {visibleGib: 0}}", "greater than 0"),
+        ("gpus: {Abacus-9: {visibleGib: 1, link: rope}}", "link"),
+        ("gpus: {Abacus-9: {visibleGib: 1, computeCapability: new}}", "computeCapability"),
+        ("gpus: {NVIDIA-L4: {}}", "states no figure"),
+        ("gpus: {NVIDIA-L4: {colour: red}}", "unknown key"),
+    ],
+)
+def test_wrong_gpu_figures_are_refused_by_name(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        load_configuration(written(tmp_path, text))

@@ -21,10 +21,12 @@ from pydantic_settings import (
 
 from bayplan.api.meta import LabelKey
 from bayplan.cli.gatewayconfiguration import GatewaySection
+from bayplan.cli.gpufigures import GpuFigures, stated_gpu
 from bayplan.cli.sections import Seconds, Section
 from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.lease import LeaseTimes
 from bayplan.planning.members import GroupLimits
+from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.replicas import Backoff
 from bayplan.planning.topology import DEFAULT_TOPOLOGY
 from bayplan.reconcile.fleet import FleetLimits
@@ -191,7 +193,16 @@ class OperatorConfiguration(BaseSettings):
     logging: Logging = Logging()
     workers: Annotated[int, Field(ge=1, le=256)] = 16
     """Models reconciled at the same time."""
+    gpus: Annotated[dict[str, GpuFigures], Field(max_length=64)] = Field(default={})
+    """GPU product (the value of its label) → figures that the catalogue lacks or has otherwise."""
     gateway: GatewaySection = GatewaySection()
+
+    @field_validator("gpus", mode="after")
+    @classmethod
+    def _whole(cls, given: dict[str, GpuFigures]) -> dict[str, GpuFigures]:
+        for product, figures in given.items():
+            stated_gpu(product, figures)
+        return given
 
     @field_validator("topology", mode="after")
     @classmethod
@@ -225,6 +236,10 @@ class OperatorConfiguration(BaseSettings):
                 forgiven_after_seconds=limits.forgiven_after_seconds,
             ),
         )
+
+    def stated_gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs whose figures are stated."""
+        return tuple(stated_gpu(product, figures) for product, figures in self.gpus.items())
 
     def fleet_limits(self) -> FleetLimits:
         """Return when nodes count as lost or leaving."""

@@ -152,6 +152,7 @@ async def run_operator(
             is_ours=lambda uid: bool(uid) and models.by_uid(uid) is not None,
             now=now,
             limits=configuration.fleet_limits(),
+            gpus=configuration.stated_gpus(),
         )
         rollouts = rollout_store()
         gateway_leases = gateway_store()

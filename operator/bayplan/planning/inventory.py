@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from bayplan.api.provenance import Provenance
+from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.numbers import InvalidInput
 
 
@@ -150,6 +151,8 @@ class Inventory:
     claims: tuple[Claim, ...] = ()
     version: str = ""
     """Names the snapshot in facts, for example the newest resourceVersion in it."""
+    gpus: tuple[Gpu, ...] = ()
+    """GPU products whose figures the operator's configuration states, by their label's value."""
 
     def __post_init__(self) -> None:
         if len(self.by_name) != len(self.nodes):
@@ -188,7 +191,7 @@ class Inventory:
         """The inventory after `claims`; costs what they cost, not what the snapshot did. `version` renames it."""
         added = tuple(claims)
         name = self.version if version is None else version
-        after = Inventory(nodes=self.nodes, claims=self.claims + added, version=name)
+        after = Inventory(nodes=self.nodes, claims=self.claims + added, version=name, gpus=self.gpus)
         after.__dict__["free"] = _subtract(dict(self.free), added)
         after.__dict__["of_nodes"] = self.of_nodes
         return after
@@ -200,6 +203,7 @@ class Inventory:
             nodes=self.nodes,
             claims=tuple(claim for claim in self.claims if claim.owner not in gone),
             version=self.version,
+            gpus=self.gpus,
         )
         rest.__dict__["of_nodes"] = self.of_nodes
         return rest

@@ -15,6 +15,7 @@ from bayplan.cluster.resources import NODES, PODS, Key
 from bayplan.planning.assignment import Assignment
 from bayplan.planning.inventory import Claim, ClaimState, Inventory, Node
 from bayplan.planning.members import Group, GroupLimits, Member, build_groups
+from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.nodes import node_from_api
 from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
 from bayplan.reconcile.foreign import ForeignClaims, claim_of
@@ -99,8 +100,10 @@ class Fleet:
         is_ours: Callable[[str], bool],
         now: Callable[[], datetime],
         limits: FleetLimits,
+        gpus: tuple[Gpu, ...] = (),
     ) -> None:
         self.nodes = nodes
+        self._gpus = gpus
         self.pods = pods
         self.limits = limits
         self.nodes_version = 0
@@ -162,7 +165,7 @@ class Fleet:
     def node_inventory(self) -> Inventory:
         """Return the nodes alone: what fit and layout are decided on, whoever uses the GPUs now."""
         if self._nodes_alone is None or self._nodes_alone[0] != self.nodes_version:
-            inventory = Inventory(nodes=tuple(view.node for view in self.nodes.values()))
+            inventory = Inventory(nodes=tuple(view.node for view in self.nodes.values()), gpus=self._gpus)
             self._nodes_alone = (self.nodes_version, inventory)
         return self._nodes_alone[1]
 

@@ -8,9 +8,10 @@ import pytest
 from bayplan.api.conditions import Reason
 from bayplan.planning.inventory import Inventory
 from bayplan.planning.layout.decision import plan_layout, records_of
-from bayplan.planning.layout.pools import GpuPool
+from bayplan.planning.layout.pools import GpuPool, gpu_pools
 from bayplan.planning.layout.records import RecordedLayout, read_layouts, write_layouts
 from bayplan.planning.layout.split import Split
+from bayplan.planning.memory.gpucatalogue import Gpu, Link
 from bayplan.planning.memory.replica import ReplicaMemory
 from bayplan.planning.memory.terms import Source
 from bayplan.planning.modelplan import fit_model
@@ -130,3 +131,40 @@ def test_the_needed_memory_of_a_gpu_is_what_the_fit_proved() -> None:
 
     assert isinstance(decision.memory, ReplicaMemory)
     assert decision.memory.least_gpu_gib * Fraction("0.9") == decision.memory.required_gib
+
+
+ABACUS = Gpu(
+    "Abacus-9",
+    "nvidia",
+    Fraction(90),
+    visible_source=Source.DECLARED,
+    link=Link.NVLINK,
+    link_gb_s=100,
+    fast_domain_gpus=8,
+)
+
+
+def test_stated_figures_win_over_label_and_catalogue() -> None:
+    nodes = (node("a", product="Abacus-9", memory_mib=None), node("b", product=H100))
+    plain, stated = Inventory(nodes), Inventory(nodes, gpus=(ABACUS, replace(ABACUS, name=H100)))
+    small = spec({"name": "Llama-3.1-8B"})
+
+    before = {pool.gpu_product: pool for pool in gpu_pools(small, plain)}
+    after = {pool.gpu_product: pool for pool in gpu_pools(small, stated)}
+
+    assert before["Abacus-9"].gpu is None
+    assert not before["Abacus-9"].links_known
+    assert after["Abacus-9"].gpu == ABACUS
+    assert after[H100].gpu == replace(ABACUS, name=H100)
+    assert after[H100].gpu_memory_gib == 90
+    assert [plan_layout(small, pool).reason for pool in after.values()] == [Reason.FITS, Reason.FITS]
+    assert stated.with_claims(()).gpus == stated.without_owners(()).gpus == stated.gpus
+
+
+def test_a_stated_link_keeps_the_memory_that_the_label_states() -> None:
+    linked = replace(ABACUS, visible_source=Source.ESTIMATED)
+    (pool,) = gpu_pools(LLAMA_70B, Inventory((node("a", product="Abacus-9", memory_mib=40_960),), gpus=(linked,)))
+
+    assert pool.gpu is not None
+    assert pool.gpu.visible_gib < 40
+    assert (pool.gpu.link, pool.links_known) == (Link.NVLINK, True)

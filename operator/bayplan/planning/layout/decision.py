@@ -77,7 +77,7 @@ def _plan(  # noqa: PLR0911 - one return per reason
     kept = _recorded_layout(asked, layouts)
     if isinstance(asked.model, UnknownModel):
         return _unknown(asked, kept or layouts[0], provenance)
-    if pool.gpu_memory_gib is None:
+    if pool.gpu_memory_gib is None and pool.gpu is None:
         return _unproven(asked, kept or layouts[0], provenance)
     ranking = search(asked.question(), layouts)
     if kept is not None:
@@ -192,6 +192,8 @@ def _why(asked: Asked, ranking: Ranking, chosen: Weighed) -> str:
         parts.append(f"{closest.layout} is short by {size_text(-closest.memory.headroom_gib)} per GPU")
     if ranking.runner_up is not None:
         parts.append(f"{ranking.runner_up.layout} fits too but {ranking.lost}")
+    if not asked.pool.links_known:
+        parts.append(f"the GPU catalogue does not know {asked.pool}: its links and formats are not judged")
     outside = [str(one) for one in chosen.exchanges if not one.fast]
     return "; ".join((*parts, *outside))
 

@@ -10,6 +10,7 @@ from bayplan.api.provenance import Provenance
 from bayplan.planning.gpus import MIG_INVALID, bare_product
 from bayplan.planning.inventory import Inventory, Node, Sharing
 from bayplan.planning.memory.gpucatalogue import Gpu, find_gpu, visible_memory_gib
+from bayplan.planning.memory.terms import Source
 from bayplan.planning.numbers import MIB_PER_GIB
 
 
@@ -24,6 +25,8 @@ class GpuPool:
     """The smallest memory among the pool's GPUs; None when a node does not state it."""
     memory_provenance: Provenance = Provenance.UNKNOWN
     sharing: Sharing = Sharing.NONE
+    stated: Gpu | None = None
+    """The GPU as the operator's configuration states it."""
 
     @property
     def gpus_of_node(self) -> int:
@@ -32,18 +35,22 @@ class GpuPool:
 
     @property
     def gpu_memory_gib(self) -> Fraction | None:
-        """Memory of one GPU in GiB, as its label states it."""
+        """Memory of one GPU in GiB, as its label states it, or the configuration where it does."""
+        if self.stated is not None and self.stated.visible_source is Source.DECLARED:
+            return self.stated.visible_gib
         return None if self.gpu_memory_mib is None else Fraction(self.gpu_memory_mib) / MIB_PER_GIB
 
     @property
     def gpu(self) -> Gpu | None:
         """The GPU with the memory that a program sees; None when nobody knows that memory."""
-        return _gpu(self.gpu_product, self.gpu_memory_mib)
+        if self.stated is not None and self.stated.visible_source is Source.DECLARED:
+            return self.stated
+        return _gpu(self.gpu_product, self.gpu_memory_mib, self.stated)
 
     @property
     def links_known(self) -> bool:
-        """Whether the catalogue knows how GPUs of the product are connected."""
-        return find_gpu(self.gpu_product) is not None
+        """Whether catalogue or configuration know how GPUs of the product are connected."""
+        return self.stated is not None or find_gpu(self.gpu_product) is not None
 
     def nodes_of(self, gpus: int) -> int:
         """Nodes that have at least `gpus`."""
@@ -54,12 +61,12 @@ class GpuPool:
 
 
 @lru_cache(maxsize=256)
-def _gpu(product: str, label_mib: int | Fraction | None) -> Gpu | None:
+def _gpu(product: str, label_mib: int | Fraction | None, stated: Gpu | None) -> Gpu | None:
     """The catalogue's GPU with the node's memory; an unknown product gets its memory alone."""
     visible = None if label_mib is None else visible_memory_gib(product, label_mib=label_mib)
     if visible is None:
         return None
-    known = find_gpu(product)
+    known = stated or find_gpu(product)
     if known is not None:
         return known.overridden(visible_gib=visible[0], visible_source=visible[1])
     vendor = "amd" if product.startswith("AMD") else "nvidia"
@@ -91,7 +98,8 @@ def _pools(products: Sequence[str], selector: Mapping[str, str], inventory: Inve
         accepted = bare in wanted if wanted else node.sharing is not Sharing.SHARED
         if size and selected and accepted and MIG_INVALID not in bare:
             by_product.setdefault(bare, []).append(node)
-    pools = {bare: _pool(nodes) for bare, nodes in by_product.items()}
+    stated = {bare_product(gpu.name): gpu for gpu in inventory.gpus}
+    pools = {bare: _pool(nodes, stated.get(bare)) for bare, nodes in by_product.items()}
     if wanted:
         return tuple(pools[bare] for bare in sorted(pools, key=wanted.index))
     return tuple(pools[bare] for bare in sorted(pools, key=lambda bare: (*_size(pools[bare]), bare)))
@@ -101,7 +109,7 @@ def _size(pool: GpuPool) -> tuple[bool, int | Fraction]:
     return pool.gpu_memory_mib is None, pool.gpu_memory_mib or 0
 
 
-def _pool(nodes: list[Node]) -> GpuPool:
+def _pool(nodes: list[Node], stated: Gpu | None) -> GpuPool:
     memories = [node.gpu_memory_mib for node in nodes]
     known = [memory for memory in memories if memory is not None]
     whole = len(known) == len(memories)
@@ -112,4 +120,5 @@ def _pool(nodes: list[Node]) -> GpuPool:
         gpu_memory_mib=min(known) if whole else None,
         memory_provenance=(Provenance.ESTIMATED if estimated else Provenance.MEASURED) if whole else Provenance.UNKNOWN,
         sharing=max((node.sharing for node in nodes), key=list(Sharing).index),
+        stated=stated,
     )
