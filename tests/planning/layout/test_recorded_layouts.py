@@ -161,6 +161,13 @@ def test_stated_figures_win_over_label_and_catalogue() -> None:
     assert stated.with_claims(()).gpus == stated.without_owners(()).gpus == stated.gpus
 
 
+def test_an_unknown_gpu_is_a_reported_fact() -> None:
+    unknown = replace(POOL, gpu_product="Abacus-9")
+
+    assert "the GPU catalogue does not know Abacus-9" in plan_layout(LLAMA_70B, unknown).why
+    assert "catalogue" not in plan_layout(LLAMA_70B, POOL).why
+
+
 def test_a_stated_link_keeps_the_memory_that_the_label_states() -> None:
     linked = replace(ABACUS, visible_source=Source.ESTIMATED)
     (pool,) = gpu_pools(LLAMA_70B, Inventory((node("a", product="Abacus-9", memory_mib=40_960),), gpus=(linked,)))
