@@ -54,9 +54,11 @@ async def _budget(stage: Stage, file: Path) -> None:
     _, saved = await _bayplan(stage, "inventory", shown="inventory > nodes.json")
     nodes.write_text(saved, encoding="utf-8")
     manifests = (str(proposed), f"{MODELS}/{MODEL}.yaml", "--nodes", str(nodes))
-    code, shown = await _bayplan(stage, "plan", *manifests, shown="plan pull-request.yaml … --nodes nodes.json")
+    (code, shown), (_, printed) = await asyncio.gather(
+        _bayplan(stage, "plan", *manifests, shown="plan pull-request.yaml … --nodes nodes.json"),
+        _bayplan(stage, "plan", *manifests, "--json"),
+    )
     tell.came_back(shown)
-    _, printed = await _bayplan(stage, "plan", *manifests, "--json")
     offline = next(o for o in json.loads(printed)["objects"] if o["kind"] == names.CAPACITYPLAN_KIND)
     if code != 1:
         raise SceneFailedError(f"bayplan plan ended with {code} for a budget that is too small")
