@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 
 async def planned(stage: Stage) -> None:
-    """Needs two free H100 GPUs, and gives them back."""
+    """Needs two free H100 GPUs, and gives them back; garbage collection may take a moment."""
     tell = stage.tell
     tell.scene(
         "How many replicas, what they cost, and whether that is proven",
@@ -38,11 +38,6 @@ async def planned(stage: Stage) -> None:
     await _budget(stage, file)
     await _evidence(stage)
     await tell.kubectl(f"delete imodel/{MODEL} capplan/{PLAN}")
-
-    async def gone() -> bool:
-        return not await stage.heads(MODEL)
-
-    await tell.wait(gone, what=f"no pod of {MODEL}")
 
 
 async def _budget(stage: Stage, file: Path) -> None:
