@@ -83,8 +83,9 @@ def candidates(facts: RuleFacts, site: Site, wanted: Wanted) -> tuple[Layout, ..
     """Every layout that the rules and the nodes allow, fewest GPUs first; without decode context parallelism, which is
     a second resort (`with_decode_context`).
 
-    A derived tensor width divides the node's GPUs or is a power of two. Data ranks are derived only where they help:
-    for experts beside a cache that a tensor group would copy (one latent vector, or fewer KV heads than ranks).
+    A derived tensor width divides the node's GPUs or is a power of two. Data ranks are derived only where neither
+    tensor nor pipeline is stated, and where they help: for experts beside a cache that a tensor group would copy (one
+    latent vector, or fewer KV heads than ranks).
     """
     most = site.gpus_of_node
     widths: Sequence[int] = [w for w in valid_widths(facts, up_to=most) if most % w == 0 or w & (w - 1) == 0]
@@ -108,7 +109,8 @@ def _data_ranks(facts: RuleFacts, site: Site, wanted: Wanted, *, tensor: int, pi
     if wanted.data is not None:
         return (wanted.data,)
     copied = facts.latent or any(tensor >= heads for heads in facts.kv_heads)
-    if not facts.experts or not copied or pipeline > 1 or site.single:
+    stated = wanted.tensor is not None or wanted.pipeline is not None
+    if not facts.experts or not copied or stated or pipeline > 1 or site.single:
         return (1,)
     most = min(MAX_WIDTH, sum(site.node_sizes) // tensor)
     return [ranks for ranks in (1, 2, 4, 8, 16, 32, 64) if ranks <= most]
