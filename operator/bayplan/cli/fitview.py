@@ -1,6 +1,7 @@
 """What `bayplan fit` shows, as renderables: the terms, a bar of the GPU's memory, and what would fit. Pure."""
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 from rich.console import Group, RenderableType
 from rich.markup import escape
@@ -60,7 +61,7 @@ def _verdict(answer: FitAnswer, memory: SplitMemory) -> Text:
     load = f"{plural(memory.concurrency, 'request')} of {memory.length} tokens"
     if answer.band is not None:
         return _band(answer, answer.band, load)
-    headroom = memory.headroom_gib or 0
+    headroom = memory.headroom_gib or Fraction(0)
     if answer.fits:
         text = Text.assemble(("fits", "green"), f": {load}, {size_text(headroom)} to spare")
         text.append(f", room for {plural(memory.max_concurrency or 0, 'request')} of full length")
@@ -192,7 +193,7 @@ def comparison_table(rows: Iterable[tuple[Gpu, FitAnswer]]) -> Table:
         memory, verdict = best.memory, "[green]fits[/green]" if answer.fits else "[red]no[/red]"
         if answer.marginal:
             verdict += " (marginal)"
-        why = "" if answer.fits else f"short by {size_text(-(memory.headroom_gib or 0))} per GPU"
+        why = "" if answer.fits else f"short by {size_text(-(memory.headroom_gib or Fraction(0)))} per GPU"
         numbers = [str(memory.kv_tokens or 0), str(memory.max_concurrency or 0)]
         table.add_row(gpu.name, gib, verdict, str(best.layout.gpus), str(best.layout), *numbers, why)
     return table
