@@ -80,6 +80,8 @@ class Trial:
         self.weights: list[int] = []
         self.answers: list[int] = []
         self.fewest_ready = 99
+        self.shares: list[Json] = []
+        """Everything that was counted in canaries."""
         self._session = session
         self._url = url
         self._sent = 0
@@ -92,6 +94,8 @@ class Trial:
             weight = (self.status.get("plan") or {}).get("weight", 0)
             if self.weights[-1:] != [weight]:
                 self.weights.append(weight)
+            if self.phase == "Canary" and self.status.get("evidence"):
+                self.shares.append(self.status["evidence"])
             if self.phase and self.model.get("readyReplicas") is not None:
                 self.fewest_ready = min(self.fewest_ready, self.model["readyReplicas"])
             await asyncio.sleep(0.1)
@@ -158,6 +162,12 @@ class Trial:
             and not pod["metadata"].get("deletionTimestamp")
         }
 
+    async def until_pods(self, wanted: dict[str, str]) -> None:
+        async def so() -> bool:
+            return await self.pods() == wanted
+
+        await self.system.api.wait_until(so, what="the same pods as before", timeout_seconds=60)
+
     def proof(self) -> dict[str, datetime]:
         times = {key: value for key, value in (self.status.get("proof") or {}).items() if key.endswith("Time")}
         return {key.removesuffix("Time"): parse_rfc3339(value) for key, value in times.items()}
@@ -165,11 +175,17 @@ class Trial:
 
 @asynccontextmanager
 async def trial(
-    system: Stack, session: aiohttp.ClientSession, url: str, name: str, **rollout: Any
+    system: Stack,
+    session: aiohttp.ClientSession,
+    url: str,
+    name: str,
+    *,
+    model_changes: Json | None = None,
+    **rollout: Any,
 ) -> AsyncIterator[Trial]:
     """A model that serves under load with a Rollout at rest; all of it is gone after the block."""
     case = Trial(system, session, url, name)
-    await system.api.apply([served(name), policy(name, **rollout)], namespace="default")
+    await system.api.apply([served(name, **(model_changes or {})), policy(name, **rollout)], namespace="default")
     tasks = [asyncio.create_task(case.watch())]
     try:
         await until(lambda: case.condition("Ready", case.model)[0] == "True", seconds=60, what=f"{name} ready")
@@ -316,10 +332,7 @@ async def test_deleting_the_rollout_mid_way_returns_the_traffic_and_abandons_the
         await case.system.api.delete(f"{ROLLOUTS}/deleted")
         await until(lambda: (case.model.get("revisions") or {}).get("rejected"), seconds=20, what="abandoned")
 
-        async def gone() -> bool:
-            return await case.pods() == before
-
-        await case.system.api.wait_until(gone, what="the candidate's pods to leave", timeout_seconds=40)
+        await case.until_pods(before)
         assert case.model["revisions"]["rejected"][0]["reason"] == "RolloutDeleted"
         assert case.condition("Current", case.model) == ("False", "RevisionRejected")
         assert case.failed == []
@@ -342,5 +355,70 @@ async def test_a_good_candidate_serves_with_the_same_pods_and_the_old_ones_are_k
         assert (await case.pods()).keys() == candidates
         assert case.fewest_ready >= 1
         assert case.failed == []
+        for counted in case.shares:
+            # Each window may go one request beyond the weight.
+            most = 0.4 * counted["routedRequests"] + counted["windows"]
+            assert counted["candidateRequests"] <= most, counted
+        assert any(counted["candidateRequests"] for counted in case.shares)
         target = case.model["revisions"]["target"]
         assert (case.model["revisions"]["serving"], case.status["proven"]) == ([target], [target])
+
+
+LONG = [*SPEC["stages"][:2], SPEC["stages"][2] | {"bakeSeconds": 60}, SPEC["stages"][3]]
+
+
+async def test_what_people_do_in_mid_way_ends_the_trial_and_keeps_what_serves() -> None:
+    async with town() as begin:
+        async with begin("revert", stages=LONG) as case:
+            before = await case.pods()
+            await case.change(SEED="1")
+            await case.until("Canary")
+            await until(lambda: 40 in case.weights, seconds=60, what="the weight")
+            await case.change()
+            await case.until("Steady")
+            await case.until_pods(before)
+            assert case.status["rejected"] == []
+            assert (case.fewest_ready >= 1, case.failed) == (True, [])
+        async with begin("abort", stages=LONG) as case:
+            before = await case.pods()
+            await case.change(SEED="1")
+            await case.until("Shadow", "Canary")
+            target = case.status["trial"]["candidate"]
+            await case.system.api.patch(f"{ROLLOUTS}/abort", {"spec": {"abort": target}})
+            await case.until("RolledBack")
+            assert case.status["cause"]["reason"] == "Aborted"
+            await case.until_pods(before)
+            assert (case.fewest_ready >= 1, case.failed) == (True, [])
+        async with begin("third", stages=LONG) as case:
+            before = await case.pods()
+            await case.change(SEED="1")
+            await case.until("Canary")
+            await case.system.api.patch(f"{ROLLOUTS}/third", {"spec": {"stages": SPEC["stages"]}})
+            second = case.status["plan"]["candidate"]
+            await case.change(SEED="2")
+            await until(lambda: case.status["plan"].get("candidate") not in (None, second), seconds=90, what="a third")
+            pods = await case.pods()
+            assert before.keys() <= pods.keys()
+            await case.until("Steady")
+
+            def promoted(case: Trial = case) -> bool:
+                return bool(case.model["revisions"]["serving"] == [case.model["revisions"]["target"]])
+
+            await until(promoted, seconds=10, what="the third revision serves")
+            assert (case.fewest_ready >= 1, case.failed) == (True, [])
+
+
+async def test_on_a_full_node_the_candidate_takes_the_place_of_serving_replicas_down_to_the_floor() -> None:
+    async with town() as begin:
+        full = {"replicas": 4, "placement": {"gpuProducts": ["NVIDIA-A100-SXM4-80GB"]}}
+        stages = [*SPEC["stages"][:2], SPEC["stages"][2] | {"weight": 20}, SPEC["stages"][3]]
+        async with begin("full", model_changes=full, stages=stages, capacity="DrainFirst", minReady=3) as case:
+            await case.change(SEED="1")
+            await case.until("Warm")
+            assert case.condition("SurgeFits") == ("True", "DrainsFirst")
+            await case.until("Steady", seconds=200)
+            await until(lambda: case.model["readyReplicas"] == 4, seconds=60, what="full size")
+            target = case.model["revisions"]["target"]
+            assert set((await case.pods()).values()) == {target}
+            assert case.fewest_ready == 3
+            assert case.failed == []
