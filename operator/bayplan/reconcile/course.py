@@ -90,6 +90,13 @@ def course_of(
     return course
 
 
+def unused_candidate(rollout: RolloutView | None, *, model_uid: str) -> str | None:
+    """The revision on trial while it has no requests of users: copies and prompts at most."""
+    status = rollout.read_status() if rollout is not None else None
+    plan = status.plan if status is not None and status.model_uid == model_uid else None
+    return plan.candidate if plan is not None and not plan.weight else None
+
+
 def _planned(rollout: RolloutView, model_uid: str) -> tuple[RolloutPolicy | None, RolloutState, int | None] | None:
     """Policy (None while the spec is not valid), state and declared floor; None while there is no plan."""
     status = rollout.read_status()

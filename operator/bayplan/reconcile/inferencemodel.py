@@ -26,7 +26,7 @@ from bayplan.reconcile.acceptance import accept_model
 from bayplan.reconcile.capacityplan.guidance import PlanGuidance, guide
 from bayplan.reconcile.capacityplan.view import PlanView
 from bayplan.reconcile.children import ChildWriter
-from bayplan.reconcile.course import Course, course_of
+from bayplan.reconcile.course import Course, course_of, unused_candidate
 from bayplan.reconcile.drain import DrainTracker
 from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
 from bayplan.reconcile.gateways import Gateways
@@ -193,16 +193,22 @@ class InferenceModelReconciler:
     async def _act(self, standing: Standing, known: _Known, spec: InferenceModelSpec) -> Result:
         view = standing.view
         guidance = self._guidance(view, spec, standing.status)
+        rollout = deciding(self._rollouts, view.key)
         scaling = guidance.applied(
             self._autoscaler.plan(
-                view.key, view.uid, guidance.spec, standing.status, changed=lambda: self._enqueue(view.key)
+                view.key,
+                view.uid,
+                guidance.spec,
+                standing.status,
+                unused=unused_candidate(rollout, model_uid=view.uid),
+                changed=lambda: self._enqueue(view.key),
             )
         )
         course = course_of(
             known.revision,
             spec,
             standing.status.revisions,
-            deciding(self._rollouts, view.key),
+            rollout,
             model_uid=view.uid,
             desired=scaling.replicas,
             number=lambda revision: self._tools.children.revision_number(view.identity, revision),

@@ -71,6 +71,8 @@ class _Asked:
     """Time of the newest observation."""
     outcome: tuple[object, ...]
     """What status and condition say of it."""
+    unused: str | None = None
+    """Revision whose replicas have no requests of users."""
 
 
 class Autoscaler:
@@ -111,9 +113,14 @@ class Autoscaler:
         spec: InferenceModelSpec,
         status: InferenceModelStatus,
         *,
+        unused: str | None = None,
         changed: Callable[[], None],
     ) -> ScalingPlan:
-        """Return how many replicas a model is to have; `changed` is called when that may have become another number."""
+        """Return how many replicas a model is to have; `changed` is called when that may have become another number.
+
+        `unused` is a revision on trial without requests of users: copies at its engines are nobody's demand, and its
+        replicas carry none.
+        """
         autoscaling = spec.autoscaling
         if autoscaling is None or spec.suspend:
             self.forget(key)
@@ -128,7 +135,7 @@ class Autoscaler:
             look=lambda: self._round(key, uid),
             sampled=lambda: self._sampled(key, changed),
         )
-        standing = standing_of(self._fleet.groups_of(uid, self._limits), status, autoscaling)
+        standing = standing_of(self._used(uid, unused), status, autoscaling)
         decision = self._decide(history, standing, policy)
         verdict = scaling_verdict(autoscaling, decision, history, status.conditions)
         scaling = self._status(key, decision, status.scaling, history)
@@ -148,6 +155,7 @@ class Autoscaler:
             status.conditions,
             decided_on=decision.observed_at_seconds,
             outcome=_outcome(scaling.desired_replicas, scaling.reason, verdict),
+            unused=unused,
         )
         return ScalingPlan(scaling.desired_replicas, scaling, verdict, history.remaining_tokens)
 
@@ -177,7 +185,7 @@ class Autoscaler:
         asked = self._asked.get(key)
         if asked is None:
             return None
-        serving = [group for group in self._fleet.groups_of(uid, self._limits) if group.stage is Stage.READY]
+        serving = [group for group in self._used(uid, asked.unused) if group.stage is Stage.READY]
         now = self._now()
         return Round(
             engines=[_source(group) for group in serving],
@@ -185,6 +193,9 @@ class Autoscaler:
             ready_seconds={group.head.uid: (now - group.since).total_seconds() for group in serving},
             policy=asked.policy,
         )
+
+    def _used(self, uid: str, unused: str | None) -> list[Group]:
+        return [group for group in self._fleet.groups_of(uid, self._limits) if group.revision != unused]
 
     def _sampled(self, key: Key, changed: Callable[[], None]) -> None:
         asked, history = self._asked.get(key), self._sampler.history(key)
