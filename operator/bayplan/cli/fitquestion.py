@@ -200,8 +200,8 @@ def read_manifest(path: Path) -> "InferenceModelSpec":
     """The spec of the one InferenceModel in a YAML or JSON file. Raises InvalidInput with every fault of the spec."""
     import yaml  # noqa: PLC0415 - loaded for a manifest alone
 
+    from bayplan.api.inferencemodel import InferenceModelSpec  # noqa: PLC0415
     from bayplan.api.names import INFERENCEMODEL_KIND  # noqa: PLC0415
-    from bayplan.api.validation import parse_spec  # noqa: PLC0415
 
     try:
         with path.open("rb") as file:
@@ -217,10 +217,15 @@ def read_manifest(path: Path) -> "InferenceModelSpec":
     models = [one for one in documents if one.get("kind") == INFERENCEMODEL_KIND]
     if len(models) != 1:
         raise InvalidInput(str(path), f"holds {len(models)} objects of kind {INFERENCEMODEL_KIND}; one is needed")
-    spec = parse_spec(models[0].get("spec"))
-    if isinstance(spec, list):
-        raise InvalidInput(str(path), "; ".join(str(fault) for fault in spec))
-    return spec
+    raw = models[0].get("spec")
+    try:
+        return InferenceModelSpec.model_validate(raw, by_alias=True, by_name=False)
+    except ValueError:
+        from bayplan.api.validation import parse_spec  # noqa: PLC0415 - its words, and the schemas of all kinds
+
+        faults = parse_spec(raw)
+        text = "; ".join(str(fault) for fault in faults) if isinstance(faults, list) else "is not valid"
+        raise InvalidInput(str(path), text) from None
 
 
 def manifest_question(spec: "InferenceModelSpec", gpu: Gpu, site: Site) -> FitQuestion:

@@ -188,7 +188,7 @@ def comparison_table(rows: Iterable[tuple[Gpu, FitAnswer]]) -> Table:
     for gpu, answer in rows:
         best, gib = answer.best, f"{float(gpu.visible_gib):.1f}"
         if best is None or best.memory is None:
-            table.add_row(gpu.name, gib, "[red]no[/red]", "", "", "", "", escape(answer.problem))
+            table.add_row(gpu.name, gib, "[red]no[/red]", "", "", "", "", escape(answer.problem.partition(";")[0]))
             continue
         memory, verdict = best.memory, "[green]fits[/green]" if answer.fits else "[red]no[/red]"
         if answer.marginal:

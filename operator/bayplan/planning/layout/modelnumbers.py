@@ -7,9 +7,9 @@ address is looked up in the catalogue. Nothing is guessed: what is not known say
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from bayplan.api.inferencemodel import Architecture, InferenceModelSpec, Model, WeightBytes
-from bayplan.api.validation import FieldError
 from bayplan.planning.layout.engineflags import engine_flags, read_arguments
 from bayplan.planning.layout.knownmodel import KnownModel, from_catalogue, from_config, named_format
 from bayplan.planning.layout.links import StepFacts
@@ -21,6 +21,9 @@ from bayplan.planning.memory.formats import WeightFormat, weight_format
 from bayplan.planning.memory.safetensors import CheckpointSizes, load_json
 from bayplan.planning.memory.weights import LEAST_BITS_PER_WEIGHT, MOST_BITS_PER_WEIGHT
 from bayplan.planning.numbers import InvalidInput
+
+if TYPE_CHECKING:
+    from bayplan.api.validation import FieldError
 
 MAX_CONFIG_BYTES = 16 * 2**20
 _FIELD = "model.architecture"
@@ -153,15 +156,19 @@ def counted_step(model: CountedModel, *, sequences: int) -> StepFacts:
     return StepFacts(width, model.shape.layers, 0, width, sequences)
 
 
-def model_faults(spec: InferenceModelSpec) -> list[FieldError]:
+def model_faults(spec: InferenceModelSpec) -> "list[FieldError]":
     """What is wrong with the numbers of model and engine, for the condition `Accepted`: no schema sees it."""
-    faults = []
+    found = []
     try:
         read_model(spec)
     except InvalidInput as error:
-        faults.append(FieldError(path=f"spec.{error.field}", message=error.message))
+        found.append((f"spec.{error.field}", error.message))
     try:
         engine_flags(spec)
     except InvalidInput as error:
-        faults.append(FieldError(path="spec.engine.args", message=str(error)))
-    return faults
+        found.append(("spec.engine.args", str(error)))
+    if not found:
+        return []
+    from bayplan.api.validation import FieldError  # noqa: PLC0415 - it loads the schemas of all kinds
+
+    return [FieldError(path=path, message=message) for path, message in found]
