@@ -142,6 +142,22 @@ async def test_connection_beyond_the_bound_is_told_so_and_the_others_are_served(
         assert b'"no_ready_replica"' in await later.answer()
 
 
+async def test_flood_of_connections_is_cut_without_a_word(make_town: MakeTown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "MOST_TURNED_AWAY", 1)
+    town = await make_town(settings=GatewaySettings(max_connections=1))
+    town.model()
+    async with Raw(town) as served, Raw(town) as told:
+        await served.send(request(prompt()))
+        assert b'"no_ready_replica"' in await served.one_answer()
+        assert b'"gateway_busy"' in await told.one_answer()
+        async with Raw(town) as cut:
+            with suppress(ConnectionError):
+                assert await cut.answer() == b""
+        await served.send(request(prompt()))
+        assert b'"no_ready_replica"' in await served.one_answer()
+    assert town.gateway.outcomes.refusals[RefusalCode.GATEWAY_BUSY] == 2
+
+
 async def test_many_connections_at_once_are_no_more_than_the_bound(make_town: MakeTown) -> None:
     town = await make_town(settings=GatewaySettings(max_connections=20))
     town.model()
