@@ -93,6 +93,15 @@ def test_an_autoscaler_that_stops_below_the_plan_loses_the_scaling_claim() -> No
     fail("queue-scaling", given(model(autoscaling__maxReplicas=3)))
 
 
+def test_an_autoscaler_that_demand_brings_far_enough_must_hold_the_floor_as_well() -> None:
+    # four for the load, eight to survive a zone: five are enough for demand and not for the plan
+    spread = {"inventory": two_zones(8), "resilience__surviveLossOf": "zone", "limits": None, "price": None}
+    assert unproven(given(**spread)) == {}
+
+    fail("queue-scaling", given(model(autoscaling__maxReplicas=5), **spread))
+    assert "from 5 it reaches 5 of 8" in message(given(model(autoscaling__maxReplicas=5), **spread), "EvidenceCurrent")
+
+
 def test_without_an_autoscaler_nothing_follows_the_queue() -> None:
     fail("queue-scaling", given(model(autoscaling=None, replicas=4)), "Missing")
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from fractions import Fraction
 
-from bayplan.api.capacitywords import Control
+from bayplan.api.capacitywords import ClaimState, Control
 from bayplan.planning.admission.core import AdmissionCore
 from bayplan.planning.admission.records import AdmissionPolicy, AdmissionRequest, Decision, Resources
 from bayplan.planning.admissionbounds import AdmissionBounds
@@ -78,7 +78,7 @@ def _benign(sizing: Sizing) -> Finding:
     for one in sizing.records.classes:
         prompt, output = (one.prompt_tokens, one.output_tokens) if one.tokens else (1, 1)
         finding = judging.judge_benign(_ask(bounds, prompt_tokens=prompt, output_tokens=output))
-        if finding.state != "Earned":
+        if finding.state is not ClaimState.EARNED:
             return Finding(finding.state, f"class {one.name}: {finding.message}")
     return finding
 
@@ -108,22 +108,24 @@ def _scaling(inputs: CapacityInputs, model: NamedModel, sizing: Sizing) -> Findi
     autoscaling = model.spec.autoscaling
     if autoscaling is None:
         return missing("the model has no autoscaling, so nothing follows its queue")
-    replicas = sizing.fleet.replicas
-    if autoscaling.max_replicas < replicas:
-        return failed(f"autoscaling.maxReplicas {autoscaling.max_replicas} is below the {replicas} that are planned")
-    guidance = Guidance(
-        floor=1,
-        service_tokens_per_second=sizing.load.service_tokens_per_second,
-        target_utilization=1 - inputs.spec.resilience.reserved_fraction,
-    )
-    # What survives a loss is held by the floor; what demand needs must come from demand alone.
-    loop = run_scaling_loop(
-        policy_of(guided(autoscaling, guidance)),
-        planned_replicas=sizing.load.demand_replicas,
-        arriving_tokens_per_second=sizing.demand.tokens_per_second,
-        sample_seconds=Fraction(pace_of(autoscaling)),
-    )
-    return judging.judge_scaling(loop)
+    # Demand alone must bring what the load needs; what survives a loss, or is the fewest, is held by the floor.
+    for floor, planned in ((1, sizing.load.demand_replicas), (sizing.fleet.replicas, sizing.fleet.replicas)):
+        guidance = Guidance(
+            floor=floor,
+            service_tokens_per_second=sizing.load.service_tokens_per_second,
+            target_utilization=1 - inputs.spec.resilience.reserved_fraction,
+        )
+        loop = run_scaling_loop(
+            policy_of(guided(autoscaling, guidance)),
+            planned_replicas=planned,
+            arriving_tokens_per_second=sizing.demand.tokens_per_second,
+            sample_seconds=Fraction(pace_of(autoscaling)),
+            by_demand_alone=floor == 1,
+        )
+        finding = judging.judge_scaling(loop)
+        if finding.state is not ClaimState.EARNED:
+            break
+    return finding
 
 
 def _canary(inputs: CapacityInputs) -> Finding:

@@ -1,8 +1,8 @@
 """The loop behind the claim `queue-scaling`: started below the planned number, demand alone must bring it there.
 
 A decision at the planned number could only ever say "steady". Here one replica fewer is desired and ready, the planned
-demand arrives, and the autoscaler decides again and again on its own clock; the fewest replicas are lowered, so that
-nothing but demand can raise the target.
+demand arrives, and the autoscaler decides again and again on its own clock. The fewest replicas are lowered, so that
+nothing but demand can raise the target, unless it is the floor that is to be shown at work.
 """
 
 from dataclasses import dataclass, replace
@@ -32,7 +32,12 @@ class ScalingLoop:
 
 
 def run_scaling_loop(
-    policy: ScalingPolicy, *, planned_replicas: int, arriving_tokens_per_second: Fraction, sample_seconds: Fraction
+    policy: ScalingPolicy,
+    *,
+    planned_replicas: int,
+    arriving_tokens_per_second: Fraction,
+    sample_seconds: Fraction,
+    by_demand_alone: bool = True,
 ) -> ScalingLoop:
     """Run the autoscaler from one replica below the planned number until it rests or arrives.
 
@@ -40,7 +45,7 @@ def run_scaling_loop(
     """
     planned = count(planned_replicas, "planned_replicas")
     arriving = not_negative(arriving_tokens_per_second, "arriving_tokens_per_second")
-    free = replace(policy, min_replicas=1)
+    free = replace(policy, min_replicas=1) if by_demand_alone else policy
     start = desired = min(planned - 1, policy.max_replicas)
     longest = policy.scale_up_cooldown_seconds / sample_seconds + policy.scale_up_samples + 1
     history: list[Observation] = []
