@@ -76,14 +76,15 @@ class Memory:
     """Requests under way at the leaving revision."""
     streams_at_seconds: Fraction = Fraction(0)
     answered_at_seconds: Fraction | None = None
-    """When serving was last seen to have answered a request."""
+    """A moment after which serving was seen to have answered a request."""
     measurements: Mapping[str, str] | str | None = None
     """Texts by key; or why there are none; None: not read yet."""
     prompts: PromptSet | str | None = None
     """The prompt set; or why there is none; None: not read yet."""
     prompts_read_at: Fraction = Fraction(0)
     answered: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Requests that were answered, by gateway's incarnation and pod."""
+    """Requests that were answered, by gateway's incarnation and pod; and when that was asked."""
+    answered_asked_at: Fraction = Fraction(0)
 
 
 class RolloutSampler:
@@ -166,8 +167,10 @@ class RolloutSampler:
         now = {(one.counts.incarnation, pod): ended for one in known for pod, ended in one.ended.items()}
         grew = (now[key] > before for key, before in memory.answered.items() if key in now and key[1] in serving)
         if any(grew):
-            memory.answered_at_seconds = max(one.counts.at_seconds for one in known)
+            # Some time after the earlier look: which of both it is nearer to, nobody knows.
+            memory.answered_at_seconds = memory.answered_asked_at
         memory.answered = now
+        memory.answered_asked_at = min((one.counts.at_seconds for one in known), default=Fraction(0))
 
     async def _probe(self, memory: Memory, round_: Round) -> None:
         """Have a serving replica answer a request of ours where no client's is seen to be answered."""
