@@ -263,6 +263,27 @@ async def test_client_that_takes_nothing_is_cut_off(make_town: MakeTown, scripte
     assert town.gateway.outcomes.requests["default", "tiny", RequestOutcome.CANCELLED] == 1
 
 
+async def test_client_of_an_older_http_gets_the_bare_events(make_town: MakeTown, scripted: MakeScripted) -> None:
+    events = [*(event(f"{number} ") for number in range(5)), event("", finish="stop") + DONE]
+
+    async def dribbles(connection: Connection) -> None:
+        await connection.send(HEAD)
+        for one in events:
+            await connection.chunk(one)
+            await asyncio.sleep(0.02)
+        await connection.chunk(b"")
+
+    town = await make_town()
+    town.model()
+    town.head("a", (await scripted(dribbles)).host)
+    async with Raw(town) as client:
+        await client.send(request(prompt(stream=True)).replace(b"HTTP/1.1", b"HTTP/1.0"))
+        head, _, body = (await client.answer()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.0 200 ")
+    assert body == b"".join(events)
+    assert town.held == 0
+
+
 async def test_reader_that_cannot_keep_up_gets_every_byte_in_order(make_town: MakeTown, scripted: MakeScripted) -> None:
     events = [event(f"{number} " + "a" * 1000) for number in range(4000)] + [event("", finish="stop") + DONE]
 
