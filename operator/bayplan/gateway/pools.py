@@ -82,6 +82,7 @@ class Pool:
         self._lapsed = lapsed
         self._routed: RoutedPlan | None = None
         self._arms: Arms | None = None
+        self._uncounted = False  # the rule has to look at the replicas before it is asked again
         self._copies: dict[int, CopyPlace] = {}
         self._tally = Tally()
         self._forecast = ObservedService()
@@ -103,8 +104,9 @@ class Pool:
         """
         cohort, preference = Cohort.REST, None
         if self._arms is not None and self._arms.splits:
-            cohort = self._arms.cohort(key)
-            preference = self._arms.preference(cohort, request)
+            rule = self._counted(self._arms)
+            cohort = rule.cohort(key)
+            preference = rule.preference(cohort, request)
         decided = self._core.decide(request, self._now_ns(), preference)
         self._settle(decided.settled)
         match decided.decision:
@@ -195,12 +197,12 @@ class Pool:
         if self._arms is None:
             return Arm.SERVING
         replica = self.replicas.get(place.replica)
-        return None if replica is None else self._arms.arm(place.cohort, replica)
+        return None if replica is None else self._counted(self._arms).arm(place.cohort, replica)
 
     def sent(self, arm: Arm) -> None:
         """Note that a request is being sent."""
         if self._arms is not None:
-            self._arms.sent(arm)
+            self._counted(self._arms).sent(arm)
 
     def set_plan(self, routed: RoutedPlan | None) -> None:
         """Route by this plan from now on; None: to what the model's status lists. Heads have to be told again."""
@@ -219,7 +221,7 @@ class Pool:
         if self._arms is None:
             return None
         bare = replace(request, idempotency_key=None, payload_digest="")
-        beside = self._arms.preference(Cohort.CANDIDATE, bare).beside
+        beside = self._counted(self._arms).preference(Cohort.CANDIDATE, bare).beside
         admitted = self._core.copy(bare, self._now_ns(), beside)
         if admitted is None:
             return None
@@ -246,16 +248,10 @@ class Pool:
         if not self.replicas:
             self._adopt_block_size(facts.block_size)
         self.replicas[head.uid] = Replica(head, facts, role)
-        self._note_replicas()
-        self._core.set_policy(self._policy())
-        changed = self._core.set_replica(
-            head.uid,
-            capacity=self._capacity(facts),
-            now_ns=self._now_ns(),
-            draining=role is Role.NONE,
-            aside=role is Role.CANDIDATE,
-        )
-        self._apply(changed)
+        if known is None or (known.facts, known.role) != (facts, role):
+            self._note_replicas()
+            self._core.set_policy(self._policy())
+            self._tell_core(self.replicas[head.uid])
 
     def remove_replica(self, uid: str) -> None:
         """Forget a head that is gone; whoever held room there is told."""
@@ -356,19 +352,43 @@ class Pool:
         return Role.POOL if head.revision in self.model.serving else Role.NONE
 
     def _retell(self) -> None:
-        for replica in list(self.replicas.values()):
-            self.set_replica(replica.head, replica.facts)
+        """What replicas are may have changed for all of them: each is looked at, and those that differ are told."""
+        others = []
+        for uid, replica in self.replicas.items():
+            role = self._role(replica.head)
+            if role is not replica.role:
+                self.replicas[uid] = replace(replica, role=role)
+                others.append(uid)
         self._note_replicas()
+        self._core.set_policy(self._policy())
+        for uid in others:
+            self._tell_core(self.replicas[uid])
+
+    def _tell_core(self, replica: Replica) -> None:
+        changed = self._core.set_replica(
+            replica.head.uid,
+            capacity=self._capacity(replica.facts),
+            now_ns=self._now_ns(),
+            draining=replica.role is Role.NONE,
+            aside=replica.role is Role.CANDIDATE,
+        )
+        self._apply(changed)
 
     def _note_replicas(self) -> None:
         """The replicas, or what they are to the plan, have changed."""
         self._any_draining = not all(replica.routable for replica in self.replicas.values())
-        if self._arms is not None:
-            self._arms.recount(self.replicas)
+        self._uncounted = True
         for copy in list(self._copies.values()):
             replica = self.replicas.get(copy.replica)
             if replica is None or replica.role is not Role.CANDIDATE or not self._copying:
                 self._end_copy(copy)
+
+    def _counted(self, arms: Arms) -> Arms:
+        """The rule, with the replicas that there are now. A change of many of them is counted once."""
+        if self._uncounted:
+            self._uncounted = False
+            arms.recount(self.replicas)
+        return arms
 
     @property
     def _copying(self) -> bool:
