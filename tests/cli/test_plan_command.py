@@ -300,3 +300,47 @@ class TestInventoryFile:
 
         assert known.revision
         assert known.spec["engine"]["env"] == [{"name": "TOKEN"}]
+
+
+class TestConfiguration:
+    def test_levels_of_the_operators_configuration_are_known(self, tmp_path: Path) -> None:
+        files = write(tmp_path, plan_of(resilience__surviveLossOf="hall", limits=None, price=None), planned_model())
+        config = tmp_path / "config.yaml"
+        config.write_text(yaml.safe_dump({"topology": {"hall": ["topology.kubernetes.io/zone"]}}))
+
+        without = run(files, "--nodes", saved(tmp_path), "--json")
+        found = run(files, "--nodes", saved(tmp_path), "--json", "--config", config)
+
+        assert (without.exit_code, found.exit_code) == (2, 0), found.output
+        (plan,) = (o for o in json.loads(found.stdout)["objects"] if o["kind"] == "CapacityPlan")
+        assert plan["numbers"]["replicas"] == 8
+
+    def test_figures_of_gpus_that_it_states_count(self, tmp_path: Path) -> None:
+        files = write(tmp_path, model(replicas=1, placement={"gpuProducts": ["Own-GPU"]}))
+        own = {"nvidia.com/gpu.product": "Own-GPU", "nvidia.com/gpu.memory": "0"}
+        document = reduce_cluster(
+            nodes=[api_node("n0", labels=own)],
+            pods=[],
+            quotas=[],
+            ours={},
+            topology=DEFAULT_TOPOLOGY,
+            now=datetime.now(UTC),
+        )
+        nodes, config = tmp_path / "own.json", tmp_path / "config.yaml"
+        nodes.write_text(to_json(document))
+        config.write_text(yaml.safe_dump({"gpus": {"Own-GPU": {"visibleGib": 80}}}))
+
+        without = run(files, "--nodes", nodes, "--json")
+        found = run(files, "--nodes", nodes, "--json", "--config", config)
+
+        assert conditions(without, "InferenceModel")["MemoryFit"] == ("Unknown", "UnknownGPUMemory")
+        assert conditions(found, "InferenceModel")["MemoryFit"] == ("True", "Fits")
+
+    def test_a_configuration_that_cannot_be_read_is_named(self, tmp_path: Path) -> None:
+        config = tmp_path / "config.yaml"
+        config.write_text("limit: 3")
+
+        result = run(write(tmp_path, model()), "--nodes", saved(tmp_path), "--config", config)
+
+        assert result.exit_code == 2
+        assert "config.yaml: limit: unknown key" in result.stderr

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bayplan.cli.offline.cluster import ClusterError, read_cluster, read_topology
+from bayplan.cli.offline.cluster import ClusterError, read_cluster, read_site
 from bayplan.cli.offline.document import to_json
 
 
@@ -22,7 +22,7 @@ def inventory(
     No secret is in it: values of environment variables are left out.
     """
     try:
-        document = read_cluster(kubeconfig, read_topology(config), datetime.now(UTC))
+        document = read_cluster(kubeconfig, read_site(config).topology, datetime.now(UTC))
     except ClusterError as error:
         typer.echo(f"bayplan inventory: {error}", err=True)
         raise typer.Exit(2) from None

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bayplan.cli.offline.cluster import ClusterError, read_cluster, read_topology
+from bayplan.cli.offline.cluster import ClusterError, read_cluster, read_site
 from bayplan.cli.offline.document import ClusterDocument, from_json
 from bayplan.cli.offline.evaluate import Evaluation
 from bayplan.cli.offline.manifests import MAX_BYTES, read_manifests
@@ -32,7 +32,8 @@ def plan(
     ] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Of manifests that name none.")] = "default",
     config: Annotated[
-        Path | None, typer.Option(help="The operator's configuration file, for its topology; defaults without it.")
+        Path | None,
+        typer.Option(help="The operator's configuration file, for its topology and GPUs; defaults without it."),
     ] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     junit: Annotated[Path | None, typer.Option(help="Also write a JUnit report to this file.")] = None,
@@ -45,10 +46,10 @@ def plan(
         raise typer.BadParameter("give --nodes or --kubeconfig, not both")
     now = datetime.now(UTC)
     try:
-        topology = read_topology(config)
+        site = read_site(config)
         manifests = read_manifests(files, namespace=namespace)
-        document = _document(nodes, kubeconfig, topology, now)
-        evaluation = Evaluation(document, topology=topology, now=now, live=nodes is None)
+        document = _document(nodes, kubeconfig, site.topology, now)
+        evaluation = Evaluation(document, topology=site.topology, gpus=site.gpus, now=now, live=nodes is None)
         reports = evaluation.run(manifests)
     except (ClusterError, InvalidInput) as error:
         typer.echo(f"bayplan plan: {error}", err=True)

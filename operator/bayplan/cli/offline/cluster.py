@@ -3,11 +3,13 @@
 A plan on a saved inventory needs neither client nor configuration, and starts in half of the time without them.
 """
 
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 
 from bayplan.cli.offline.document import ClusterDocument
+from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
 
 
@@ -15,16 +17,25 @@ class ClusterError(Exception):
     """Cluster or configuration cannot be read; the message says why."""
 
 
-def read_topology(config: Path | None) -> Topology:
-    """The topology of a configuration file, the default one without a file. Raises ClusterError."""
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the operator's configuration says of nodes."""
+
+    topology: Topology = field(default_factory=lambda: DEFAULT_TOPOLOGY)
+    gpus: tuple[Gpu, ...] = ()
+    """GPU products whose figures it states."""
+
+
+def read_site(config: Path | None) -> Site:
+    """What a configuration file says, the defaults without a file. Raises ClusterError."""
     if config is None:
-        return DEFAULT_TOPOLOGY
+        return Site()
     module = import_module("bayplan.cli.configuration")
     try:
-        topology: Topology = module.load_configuration(config).topology
+        configuration = module.load_configuration(config)
     except module.ConfigurationError as error:
         raise ClusterError(str(error)) from None
-    return topology
+    return Site(configuration.topology, configuration.stated_gpus())
 
 
 def read_cluster(kubeconfig: Path | None, topology: Topology, now: datetime) -> ClusterDocument:

@@ -16,6 +16,7 @@ from bayplan.api.meta import parse_rfc3339, rfc3339
 from bayplan.cluster.codec import loads
 from bayplan.planning.inventory import Claim, ClaimState, Inventory
 from bayplan.planning.measurements import moment
+from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.nodes import node_from_api
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.quota import Quota
@@ -60,10 +61,10 @@ class ClusterDocument:
         """Unix time of the snapshot."""
         return moment(self.saved_at.timestamp())
 
-    def inventory(self, topology: Topology) -> Inventory:
-        """The nodes with all claims."""
+    def inventory(self, topology: Topology, gpus: tuple[Gpu, ...] = ()) -> Inventory:
+        """The nodes with all claims; `gpus` are products whose figures the configuration states."""
         nodes = tuple(node_from_api(raw, topology=topology) for raw in self.nodes)
-        return Inventory(nodes=nodes).with_claims(self.claims)
+        return Inventory(nodes=nodes, gpus=gpus).with_claims(self.claims)
 
     def known(self, kind: str, namespace: str, name: str) -> KnownObject | None:
         """One of our objects, None where the cluster has none of that name."""

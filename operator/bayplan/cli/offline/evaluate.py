@@ -32,6 +32,7 @@ from bayplan.planning.evidencecontract.canary import CanaryResult
 from bayplan.planning.forecast import ModelForecast, forecast_model
 from bayplan.planning.inventory import Inventory
 from bayplan.planning.measurements import moment
+from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.topology import HOST, Topology
 from bayplan.reconcile.acceptance import accept_model
 from bayplan.reconcile.capacityplan.canary import canary_of
@@ -84,12 +85,20 @@ class _Model:
 class Evaluation:
     """One run. `now` decides what is too old and is written nowhere; `live`: the document is of this moment."""
 
-    def __init__(self, document: ClusterDocument, *, topology: Topology, now: datetime, live: bool) -> None:
+    def __init__(
+        self,
+        document: ClusterDocument,
+        *,
+        topology: Topology,
+        now: datetime,
+        live: bool,
+        gpus: tuple[Gpu, ...] = (),
+    ) -> None:
         self._document = document
         self._topology = topology
         self._now = now
         self._seen_at: Fraction | None = None if live else document.saved_at_seconds
-        self._inventory = document.inventory(topology)
+        self._inventory = self._seen = document.inventory(topology, gpus)
         self._models: dict[Name, _Model] = {}
         self._plans: dict[Name, CapacityPlanStatus] = {}
         self._refused: list[Manifest] = []
@@ -280,7 +289,7 @@ class Evaluation:
                 revision=model.revision,
                 groups=model.groups,
                 desired=_wanted(model.spec, model),
-                inventory=self._document.inventory(self._topology),
+                inventory=self._seen,
                 quotas=self._document.quotas.get(manifest.namespace, ()),
                 nodes_of=self._nodes_of,
             )

@@ -113,6 +113,8 @@ def unix_seconds(text: str, name: str) -> Fraction:
 def inventory_digest(inventory: Inventory) -> str:
     """Digest of what decisions see of the nodes with GPUs, and of what is free on them; worked out once per snapshot.
 
+    Figures of GPUs that the configuration states are in it.
+
     Heartbeats, CPU-only nodes and who holds what are not in it.
     """
     found: str | None = inventory.derived.get("digest")
@@ -135,7 +137,7 @@ def inventory_digest(inventory: Inventory) -> str:
             for node in sorted(inventory.nodes, key=lambda node: node.name)
             if node.gpus or node.gpus_expected
         ]
-        found = inventory.derived["digest"] = digest_of(rows)
+        found = inventory.derived["digest"] = digest_of((inventory.gpus, rows))
     return found
 
 
