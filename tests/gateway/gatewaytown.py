@@ -120,7 +120,13 @@ def raw_head(
 
 
 def raw_rollout(
-    model: str = "tiny", *, name: str = "trial", namespace: str = "default", created: str = CREATED, **plan: Any
+    model: str = "tiny",
+    *,
+    name: str = "trial",
+    namespace: str = "default",
+    created: str = CREATED,
+    model_uid: str = "",
+    **plan: Any,
 ) -> dict[str, Any]:
     """A Rollout as the API server shows it; without any part of a plan it has none yet."""
     return {
@@ -132,7 +138,7 @@ def raw_rollout(
             "creationTimestamp": created,
         },
         "spec": {"modelRef": {"name": model}},
-        "status": {"plan": plan} if plan else {},
+        "status": {"plan": plan, "modelUid": model_uid or f"model-{namespace}-{model}"} if plan else {},
     }
 
 

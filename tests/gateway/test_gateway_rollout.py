@@ -115,6 +115,13 @@ class TestWithoutAPlan:
         assert await trial.rows() == {("candidate", "serving"): 1, ("serving", "serving"): 1}
         assert trial.town.gateway.directory.epochs() == {}
 
+    async def test_plan_of_an_earlier_model_of_that_name_is_nothing_to_this_one(self, trial: Trial) -> None:
+        trial.town.plan(epoch=1, serving="r2", model_uid="the one before")
+        assert await trial.ask() == 200
+        trial.town.plan(epoch=2, serving="r2")
+        assert await trial.ask() == 200
+        assert await trial.rows() == {("serving", "serving"): 1, ("candidate", "serving"): 1}
+
     async def test_plan_of_another_model_is_nothing_to_this_one(self, trial: Trial) -> None:
         trial.town.plan("another", epoch=1, serving="r2")
         assert await trial.ask() == 200

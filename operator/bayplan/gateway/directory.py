@@ -14,7 +14,7 @@ from bayplan.gateway.endpoints import EngineFacts, HeadView, ModelView
 from bayplan.gateway.enginefacts import smaller
 from bayplan.gateway.pools import Pool
 from bayplan.gateway.refusals import RefusalCode, Refused
-from bayplan.gateway.rollouts import Plans, RolloutView
+from bayplan.gateway.rollouts import Plans, RolloutView, RoutedPlan
 from bayplan.gateway.settings import GatewaySettings
 from bayplan.planning.admission.records import TenantPolicy
 
@@ -167,7 +167,7 @@ class Directory:
                 on_answered=self._on_change,
                 lapsed=self._lapsed,
             )
-            pool.set_plan(self._plans.of(new.key))
+            pool.set_plan(self._plan_of(new))
             self._pools[new.uid] = pool
             self._keys[new.key] = new.uid
             for name in _names_of(new):
@@ -181,9 +181,14 @@ class Directory:
     def _plan_changed(self, model: Key) -> None:
         pool = self._pools.get(self._keys.get(model, ""))
         if pool is not None:
-            pool.set_plan(self._plans.of(model))
+            pool.set_plan(self._plan_of(pool.model))
             self._retell(pool)
         self._on_change()
+
+    def _plan_of(self, model: ModelView) -> RoutedPlan | None:
+        """The plan in force; one that was made for an earlier model of this name is about other pods."""
+        routed = self._plans.of(model.key)
+        return routed if routed is not None and routed.model_uid in ("", model.uid) else None
 
     def _retell(self, pool: Pool) -> None:
         """Tell a pool of its heads: they may be something else to it now."""

@@ -31,20 +31,23 @@ class RolloutView:
     created_unix: int
     plan: Plan | None
     """None until the operator has made one."""
+    model_uid: str = ""
+    """uid of the InferenceModel that the plan was made for."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedPlan:
-    """A plan, and the uid of the Rollout that it stands in."""
+    """A plan, the uid of the Rollout that it stands in, and that of the model that it was made for."""
 
     rollout: str
     plan: Plan
+    model_uid: str
 
 
 def view_rollout(raw: Mapping[str, Any]) -> RolloutView:
     """Project a Rollout. Raises ValueError or KeyError for a plan that nobody could carry out, and other nonsense."""
-    meta = raw["metadata"]
-    plan = (raw.get("status") or {}).get("plan")
+    meta, status = raw["metadata"], raw.get("status") or {}
+    plan = status.get("plan")
     return RolloutView(
         key=Key(meta["namespace"], meta["name"]),
         uid=meta["uid"],
@@ -52,6 +55,7 @@ def view_rollout(raw: Mapping[str, Any]) -> RolloutView:
         model=Key(meta["namespace"], str(raw["spec"]["modelRef"]["name"])),
         created_unix=int(parse_rfc3339(meta["creationTimestamp"]).timestamp()),
         plan=None if plan is None else read_plan(plan),
+        model_uid=str(status.get("modelUid") or ""),
     )
 
 
@@ -113,7 +117,9 @@ class Plans:
             key=lambda rollout: (rollout.created_unix, rollout.uid),
             default=None,
         )
-        return None if oldest is None or oldest.plan is None else RoutedPlan(oldest.uid, oldest.plan)
+        if oldest is None or oldest.plan is None:
+            return None
+        return RoutedPlan(oldest.uid, oldest.plan, oldest.model_uid)
 
     def __iter__(self) -> Iterator[RoutedPlan]:
         for model in dict.fromkeys(rollout.model for rollout in self._rollouts.values()):
@@ -122,7 +128,9 @@ class Plans:
                 yield routed
 
     def _changed(self, old: RolloutView | None, new: RolloutView | None) -> None:
-        if old is not None and new is not None and (old.plan, old.model) == (new.plan, new.model):
-            return
+        if old is not None and new is not None:
+            before, now = ((view.plan, view.model, view.model_uid) for view in (old, new))
+            if before == now:
+                return
         for model in dict.fromkeys(view.model for view in (old, new) if view is not None):
             self._on_change(model)
