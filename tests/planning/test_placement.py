@@ -403,3 +403,11 @@ def test_what_is_remembered_of_the_nodes_is_bounded() -> None:
     for millis in range(200):
         place(request(shape(1, cpu_millis=millis)), inventory)
     assert len(inventory.of_nodes) <= MOST_GROUNDS
+
+
+def test_without_a_runner_up_the_decision_is_the_same() -> None:
+    fleet = Inventory((node("a", 4, zone="za"), node("b", 8, zone="zb"), node("c", 4, zone="zb")))
+    for wanted in (request(shape(4)), request(shape(2), groups_in_domain={"za": 2}), request(shape(16))):
+        full, counted = place(wanted, fleet), place(wanted, fleet, with_runner_up=False)
+        assert counted.runner_up is None
+        assert (counted.nodes, counted.reason, counted.message) == (full.nodes, full.reason, full.message)

@@ -60,7 +60,7 @@ class FleetPlacer:
             name=f"{self.request.name}-{len(self.placed)}",
             groups_in_domain=groups_per_domain(self.inventory, groups, level),
         )
-        decision = place(request, self.inventory)
+        decision = place(request, self.inventory, with_runner_up=False)
         if not decision.placed:
             self.refusal = decision
             return False

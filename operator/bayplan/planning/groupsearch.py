@@ -100,6 +100,8 @@ def buckets(
             if all(key):
                 by_domain[key].append(candidate)
         found = by_domain.values()
+    if not rules.kept:
+        return found
     return (bucket for bucket in found if rules.kept <= {candidate.name for candidate in bucket})
 
 

@@ -98,8 +98,10 @@ _Rank = tuple[int, tuple[bool, ...], int, int, int, int, int | Fraction, tuple[s
 """One value per criterion; smaller wins."""
 
 
-def place(request: GroupRequest, inventory: Inventory) -> PlacementDecision:
+def place(request: GroupRequest, inventory: Inventory, *, with_runner_up: bool = True) -> PlacementDecision:
     """Decide where the group goes.
+
+    The runner-up takes as long to find as the decision; who only counts places does without.
 
     Deterministic: equal inputs, in whatever order nodes and claims come, give equal decisions. Invalid input has
     raised in the records already.
@@ -113,8 +115,9 @@ def place(request: GroupRequest, inventory: Inventory) -> PlacementDecision:
     if not found:
         return _refusal(surveys, inventory)
     rank, survey, score = found[0]
-    second = second_best_group(survey.candidates, survey.rules, score)
-    rivals = [entry[0] for entry in found[1:] if entry[0] != rank] + ([] if second is None else [_rank(survey, second)])
+    second = second_best_group(survey.candidates, survey.rules, score) if with_runner_up else None
+    rivals = [entry[0] for entry in found[1:] if entry[0] != rank and with_runner_up]
+    rivals += [] if second is None else [_rank(survey, second)]
     runner_up = _runner_up(rank, min(rivals)) if rivals else None
     lost = "" if runner_up is None else f"runner-up {', '.join(runner_up.nodes)} lost on {runner_up.criterion}"
     findings = survey.findings
