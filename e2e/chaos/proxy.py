@@ -146,7 +146,9 @@ class ChaosProxy:
 
     async def all_over(self) -> None:
         """Return once no fault lasts any more; before that a client may know less than the server, and act on it."""
-        while self._freezer.standing or self.lasting.total():
+        while True:
+            if not self._freezer.standing and not self.lasting.total():
+                return
             await asyncio.sleep(POLL_SECONDS)
 
     @contextmanager
