@@ -196,6 +196,17 @@ def test_requirements_of_a_plan_without_classes_in_common_are_all_missing() -> N
     assert unproven(inputs) == {"workload:x": "Missing", "workload:y": "Missing"}
 
 
+def test_claims_that_lack_the_same_thing_are_told_together_and_every_name_is_there() -> None:
+    inputs = given(evidence__greatestAges={"benchmark": 1}, canary=None)
+
+    text = message(inputs, "EvidenceCurrent")
+
+    assert "workload:generation, workload:interactive Stale: benchmark: older than the 1 s that it may be" in text
+    assert "canary-gate Missing" in text
+    assert all(name in text for name in unproven(inputs))
+    assert text.count("older than") == 1
+
+
 def test_every_claim_has_a_reason() -> None:
     assert all(claim.message for claim in status_of(given()).evidence)
     assert all(claim.message for claim in status_of(given(canary=None, workloadClasses__1=None)).evidence)

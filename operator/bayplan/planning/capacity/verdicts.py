@@ -19,7 +19,8 @@ _EVIDENCE_REASONS = {
     ClaimState.STALE: Reason.EVIDENCE_STALE,
     ClaimState.MISSING: Reason.EVIDENCE_MISSING,
 }
-MOST_NAMED = 6
+MOST_SAID = 160
+"""Characters of one reason; `status.evidence` has all of it."""
 
 
 def verdicts_of(decision: CapacityDecision) -> tuple[Verdict, ...]:
@@ -120,11 +121,16 @@ def evidence_verdict(report: EvidenceReport | None) -> Verdict:
     if report.proven:
         required = sum(claim.required for claim in report.claims)
         return _T.EVIDENCE_CURRENT, "True", Reason.EVIDENCE_CURRENT, f"all {plural(required, 'required claim')} earned"
-    unproven = report.unproven
-    shown = "; ".join(f"{claim.name} {claim.state}: {claim.message}" for claim in unproven[:MOST_NAMED])
-    rest = [claim.name for claim in unproven[MOST_NAMED:]]
-    more = f"; also {', '.join(rest)}" if rest else ""
-    return _T.EVIDENCE_CURRENT, "False", _EVIDENCE_REASONS[report.worst], f"{shown}{more}"
+    return _T.EVIDENCE_CURRENT, "False", _EVIDENCE_REASONS[report.worst], unproven_text(report)
+
+
+def unproven_text(report: EvidenceReport) -> str:
+    """The claims that are not earned: those that lack the same thing together, and all names before any cut."""
+    groups: dict[tuple[ClaimState, str], list[str]] = {}
+    for claim in report.unproven:
+        groups.setdefault((claim.state, claim.message), []).append(claim.name)
+    parts = [f"{', '.join(names)} {state}: {message[:MOST_SAID]}" for (state, message), names in groups.items()]
+    return "; ".join(parts)
 
 
 def _ready(others: Sequence[Verdict], sizing: Sizing | None) -> Verdict:
