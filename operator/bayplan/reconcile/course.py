@@ -117,7 +117,7 @@ def _with_abandoned(previous: RevisionStatus) -> tuple[RejectedRevision, ...]:
     candidate = previous.candidate
     if candidate is None or any(one.revision == candidate for one in previous.rejected):
         return previous.rejected
-    message = "its Rollout was deleted while it was on trial"
+    message = "its Rollout was deleted, or lost its say, while it was on trial"
     abandoned = RejectedRevision(revision=candidate, reason=RollbackReason.DELETED.value, message=message)
     return (*previous.rejected, abandoned)[-MAX_REVISIONS:]
 

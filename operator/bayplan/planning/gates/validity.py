@@ -19,10 +19,7 @@ def check_gates(
         if gate.name in QUALITY_GATES and not has_prompts:
             why = "no prompt set measures quality"
         elif gate.name in LATENCY_GATES and gate.limit not in edges[gate.name]:
-            known = edges[gate.name]
-            near = [*(e for e in sorted(known) if e < gate.limit)][-1:] + [e for e in sorted(known) if e > gate.limit][
-                :1
-            ]
+            near = _nearest(edges[gate.name], gate.limit)
             nearest = " and ".join(f"{float(edge):g}" for edge in near) or "none"
             why = f"{float(gate.limit):g} s is no edge of the gateways' histogram; the nearest are {nearest}"
         if why:
