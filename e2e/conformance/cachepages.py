@@ -97,7 +97,8 @@ async def started_pages(family: Family, folder: Path) -> Pages:
         "dtype": "bfloat16",
         "async_scheduling": False,
     }
-    command = [str(realengine.installed().python), str(STARTER), str(folder), json.dumps(flags)]
+    # -P: this folder's requests.py must not stand for the package of that name inside the engine.
+    command = [str(realengine.installed().python), "-P", str(STARTER), str(folder), json.dumps(flags)]
     environment = {**os.environ, **ENGINE_ENVIRONMENT}
     code, output = await _run(
         command, environment=environment, seconds=START_SECONDS, what=f"the engine of {family.name}"

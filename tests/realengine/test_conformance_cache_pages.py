@@ -1,11 +1,14 @@
 """The comparison of a real engine's KV cache with `bayplan fit`, with an engine that is made up."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bayplan.planning.memory.modelconfig import parse_config
+from e2e import realengine
+from e2e.conformance import cachepages
 from e2e.conformance.cachepages import (
     CachePages,
     CachePagesError,
@@ -14,7 +17,9 @@ from e2e.conformance.cachepages import (
     cache_pages,
     planned_pages,
     read_families,
+    started_pages,
 )
+from e2e.realengine.environment import Installation
 
 LLAMA = Family(
     "llama",
@@ -72,6 +77,19 @@ async def test_a_configuration_without_an_answer_is_an_error(tmp_path: Path) -> 
 
     with pytest.raises(CachePagesError, match=r"llama: bayplan fit has no answer: .*architectures"):
         await planned_pages(LLAMA, tmp_path)
+
+
+async def test_modules_beside_the_starter_do_not_stand_for_the_engines_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starter = tmp_path / "starter.py"
+    starter.write_text('import colorsys\nprint(\'{"blocks": 7, "tokens": 224}\')\n')
+    (tmp_path / "colorsys.py").write_text("raise AttributeError\n")
+    found = Installation(environment=Path(sys.prefix), model=tmp_path)
+    monkeypatch.setattr(cachepages, "STARTER", starter)
+    monkeypatch.setattr(realengine, "installed", lambda: found)
+
+    assert await started_pages(LLAMA, tmp_path) == Pages(blocks=7, tokens=224)
 
 
 def test_six_families_and_more_are_known_configurations() -> None:
