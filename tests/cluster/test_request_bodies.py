@@ -100,7 +100,9 @@ async def test_orphan_deletion_of_a_model_leaves_its_revisions(client: ApiClient
     models = f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.INFERENCEMODEL_PLURAL}"
     stored = await client.create(INFERENCE_MODELS, namespace, model(raw, "orphans"))
     identity = ModelIdentity(namespace, "orphans", stored["metadata"]["uid"])
-    revision = controller_revision(identity, spec, revision="0123456789", number=1, records={"NVIDIA-L4": RecordedLayout(Split(2))})
+    revision = controller_revision(
+        identity, spec, revision="0123456789", number=1, records={"NVIDIA-L4": RecordedLayout(Split(2))}
+    )
     await client.create(CONTROLLER_REVISIONS, namespace, revision)
     await api.delete(f"{models}/orphans", propagationPolicy="Orphan")
 

@@ -317,6 +317,8 @@ def test_a_groups_budget_counts_its_pods_and_lets_unhealthy_ones_go() -> None:
 
 
 def test_a_snapshot_holds_what_the_revision_covers() -> None:
-    body = manifests.controller_revision(MODEL, spec(), revision="0123456789", number=4, records={"L4": RecordedLayout(Split(2))})
+    body = manifests.controller_revision(
+        MODEL, spec(), revision="0123456789", number=4, records={"L4": RecordedLayout(Split(2))}
+    )
     assert body["metadata"]["name"] == "llama-0123456789"
     assert (body["revision"], set(body["data"])) == (4, {"model", "engine", "parallelism"})

@@ -46,9 +46,7 @@ _UNPROVEN = 1000
 """Preference of products without a proven fit: behind every proven one."""
 
 
-def fit_model(
-    spec: InferenceModelSpec, inventory: Inventory, *, recorded: Recorded = NOTHING_RECORDED
-) -> ModelFit:
+def fit_model(spec: InferenceModelSpec, inventory: Inventory, *, recorded: Recorded = NOTHING_RECORDED) -> ModelFit:
     """Decide fit and layout of `spec` on every GPU product of `inventory` that it accepts.
 
     `recorded` holds the revision's earlier layouts by GPU product; they are kept while possible. A model is refused
