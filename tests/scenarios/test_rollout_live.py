@@ -216,6 +216,12 @@ async def town() -> AsyncIterator[Callable[..., Any]]:
         yield lambda name, **rollout: trial(system, session, url, name, **rollout)
 
 
+def owned_by_the_operator(obj: Json) -> set[str]:
+    """Top members of an object that one of the operator's field managers owns."""
+    entries = obj["metadata"]["managedFields"]
+    return {member for entry in entries if entry["manager"].startswith("bayplan") for member in entry["fieldsV1"]}
+
+
 def check_rolled_back(case: Trial, gate: str) -> None:
     assert case.status["cause"]["reason"] == "GateFailed", case.status
     assert case.status["cause"]["message"].startswith(gate), case.status["cause"]
@@ -360,6 +366,9 @@ async def test_a_good_candidate_serves_with_the_same_pods_and_the_old_ones_are_k
             most = 0.4 * counted["routedRequests"] + counted["windows"]
             assert counted["candidateRequests"] <= most, counted
         assert any(counted["candidateRequests"] for counted in case.shares)
+        for path in (f"{PATH}/good", f"{ROLLOUTS}/good"):
+            owned = owned_by_the_operator(await case.system.api.get(path))
+            assert owned == {"f:status"}, "no field that users own"
         target = case.model["revisions"]["target"]
         assert (case.model["revisions"]["serving"], case.status["proven"]) == ([target], [target])
 
