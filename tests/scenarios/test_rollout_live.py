@@ -308,12 +308,22 @@ async def test_a_candidate_without_room_starts_nothing_and_says_so() -> None:
 
 
 async def test_a_restart_of_operator_and_gateway_in_every_stage_changes_nothing() -> None:
-    async with town() as begin, begin("restart") as case:
+    # A second gateway is the one that comes and goes: clients of one that ends would see that.
+    stages = [
+        SPEC["stages"][0] | {"bakeSeconds": 8},
+        *(stage | {"bakeSeconds": 15} for stage in SPEC["stages"][1:3]),
+        SPEC["stages"][3],
+    ]
+    async with town() as begin, begin("restart", stages=stages) as case:
+        api, kubeconfig = case.system.api, case.system.cluster.kubeconfig_path
+        await start_gateway(api, gateway_pod(kubeconfig, name="second-0"))
         await case.change(SEED="1")
-        for phase in ("Warm", "Shadow", "Canary"):
-            await case.until(phase, "Replacing", "Steady")
+        for number, phase in enumerate(("Warm", "Shadow", "Canary")):
+            await case.until(phase)
             await case.system.kill_operator(case.system.operators[0])
+            await api.delete(f"/api/v1/namespaces/default/pods/second-{number}")
             await case.system.start_operator()
+            await start_gateway(api, gateway_pod(kubeconfig, name=f"second-{number + 1}"))
         await case.until("Steady")
         assert case.condition("Ready") == ("True", "Current")
         assert case.fewest_ready >= 1
