@@ -1,7 +1,10 @@
 """What the walk has to know of a kind beyond its CustomResourceDefinition: a valid spec, and where its children are."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -81,15 +84,64 @@ def _model_needs(namespace: str) -> list[Json]:
     ]
 
 
-def _valid_model() -> Json:
-    found: Json = yaml.safe_load((HERE / "inferencemodel.yaml").read_text())
+CATALOGUED = "Llama-3.1-8B"
+CONFIG = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 128256,
+    "torch_dtype": "bfloat16",
+}
+
+
+@cache
+def _parsed(file: str) -> Json:
+    found: Json = yaml.safe_load((HERE / file).read_text())
     return found
+
+
+def _read(file: str) -> Json:
+    """Return what a file of this folder states, anew at each call: reading YAML takes a hundred times a copy."""
+    return deepcopy(_parsed(file))
+
+
+def _valid_model() -> Json:
+    return _read("inferencemodel.yaml")
+
+
+def _model_of(architecture: Json | None, **members: Any) -> Json:
+    """The valid model with another architecture, or none."""
+    spec = _valid_model()
+    del spec["model"]["architecture"]
+    spec["model"] |= {} if architecture is None else {"architecture": architecture}
+    spec["model"] |= members
+    return spec
+
+
+def _models_by_source() -> dict[str, Json]:
+    """Models by what states their memory: the sources exclude each other."""
+    layers = _valid_model()["model"]["architecture"]["layers"]
+    weighed = _valid_model()["model"]["architecture"] | {
+        "weightBytes": {"embedding": 2**30, "head": 2**30, "layers": [436 * 10**6] * layers, "prediction": 2**20}
+    }
+    architectures: dict[str, Json] = {
+        "name": {"name": CATALOGUED},
+        "config": {"config": json.dumps(CONFIG)},
+        "weightFormat": {"name": CATALOGUED, "weightFormat": "bf16"},
+        "weightBytes": weighed,
+    }
+    found = {f"spec.model.architecture.{field}": _model_of(stated) for field, stated in architectures.items()}
+    return found | {"spec.model.inspect": _model_of(None, inspect=False)}
 
 
 def _autoscaled_model() -> Json:
     spec = _valid_model()
     del spec["replicas"]
-    return spec | {"autoscaling": yaml.safe_load((HERE / "autoscaling.yaml").read_text())}
+    return spec | {"autoscaling": _read("autoscaling.yaml")}
 
 
 INFERENCE_MODEL = Kind(
@@ -98,7 +150,7 @@ INFERENCE_MODEL = Kind(
     api_version=names.API_VERSION,
     definition=HERE.parents[1] / "crds" / f"{names.GROUP}_{names.INFERENCEMODEL_PLURAL}.yaml",
     valid=_valid_model,
-    variants=lambda: {"spec.autoscaling": _autoscaled_model()},
+    variants=lambda: {"spec.autoscaling": _autoscaled_model(), **_models_by_source()},
     children={
         "pods": "/api/v1/namespaces/{namespace}/pods",
         "services": "/api/v1/namespaces/{namespace}/services",
