@@ -15,6 +15,7 @@ import pytest
 from bayplan.api import names
 from bayplan.api.meta import parse_rfc3339
 from e2e.localcluster import ApiError
+from e2e.scenarios.audit import quiet_writes
 from e2e.scenarios.gatewaypod import complete, gateway_pod, start_gateway
 from e2e.scenarios.restart import PATH, model, pods_of
 from e2e.scenarios.stack import INVENTORIES, Stack, stack
@@ -376,6 +377,9 @@ async def test_a_good_candidate_serves_with_the_same_pods_and_the_old_ones_are_k
             most = 0.4 * counted["routedRequests"] + counted["windows"]
             assert counted["candidateRequests"] <= most, counted
         assert any(counted["candidateRequests"] for counted in case.shares)
+        await until(lambda: case.condition("Reconciling", case.model) == ("", ""), seconds=60, what="rest")
+        await asyncio.sleep(2)
+        assert await quiet_writes(case.system.cluster, 8) == [], "at rest nothing is written, under load or not"
         for path in (f"{PATH}/good", f"{ROLLOUTS}/good"):
             owned = owned_by_the_operator(await case.system.api.get(path))
             assert owned == {"f:status"}, "no field that users own"
