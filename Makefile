@@ -4,8 +4,8 @@ UV ?= uv
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-# What `make check` runs of the tests: those of the package, layer by layer. Those of the tools around it, which start
-# processes, are left to `make test`.
+# What `make check` runs of the tests: those of the package, layer by layer, that need no server and no second. The
+# others, and those of the tools around the package, are left to `make test`.
 UNIT := $(addprefix tests/,api cli cluster course gateway planning reconcile simulation telemetry)
 # Tests mostly wait for a control plane, so three processes suit two cores.
 WORKERS ?= 3
@@ -60,7 +60,7 @@ check-static: $(STAMP)
 	$(RUN) $(EMIT) --check
 
 check-unit: $(STAMP)
-	$(RUN) -m pytest -q --numprocesses=2 -m "not apiserver and not property and not scenario" $(UNIT)
+	$(RUN) -m pytest -q --numprocesses=2 -m "not (apiserver or property or scenario or slow)" $(UNIT)
 
 up: $(STAMP) ## Leave a cluster running and print the KUBECONFIG line
 	@$(RUN) -m e2e.localcluster up

@@ -12,6 +12,8 @@ from bayplan.api import names
 from bayplan.api.crd import INFERENCEMODEL, KINDS, Kind, custom_resource_definition
 from bayplan.cli.configuration import load_configuration
 
+pytestmark = pytest.mark.slow
+
 CHART = Path(__file__).parents[2] / "charts/bayplan"
 Values = dict[str, Any]
 

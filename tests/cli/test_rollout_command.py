@@ -16,6 +16,8 @@ from aiohttp.test_utils import TestServer
 from tests.cli.rollouts import rollout
 from tests.fakes.server import status_object
 
+pytestmark = pytest.mark.slow
+
 PATH = "/apis/bayplan.dev/v1alpha1/namespaces/team/rollouts"
 
 

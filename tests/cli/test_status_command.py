@@ -15,6 +15,8 @@ from bayplan.cli.main import app
 from e2e.localcluster import Cluster, KubeApi
 from tests.api.specs import MINIMAL_SPEC, model
 
+pytestmark = pytest.mark.slow
+
 
 def bayplan(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(

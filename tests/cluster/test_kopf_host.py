@@ -17,6 +17,8 @@ from bayplan.cluster.resync import Resync
 from tests.fakes.clock import until
 from tests.fakes.server import ScriptedServer, refuse, reply
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:

@@ -11,6 +11,8 @@ import yaml
 from bayplan.api import names
 from bayplan.cli.configuration import load_configuration
 
+pytestmark = pytest.mark.slow
+
 CHART = Path(__file__).parents[2] / "charts/bayplan"
 Values = dict[str, Any]
 

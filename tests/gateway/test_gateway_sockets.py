@@ -19,6 +19,8 @@ from tests.gateway.conftest import MakeEngine, MakeScripted, MakeTown
 from tests.gateway.gatewaytown import FACTS, Town
 from tests.gateway.scriptedengine import DONE, HEAD, Connection, event
 
+pytestmark = pytest.mark.slow
+
 
 class Raw:
     """A bare connection to the clients' port."""

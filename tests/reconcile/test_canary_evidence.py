@@ -3,6 +3,8 @@
 from random import Random
 from typing import Any
 
+import pytest
+
 from bayplan.api.capacitywords import ClaimState
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import PlanEvidenceStatus
@@ -22,6 +24,8 @@ from bayplan.reconcile.capacityplan.canary import canary_of
 from bayplan.reconcile.rollout.paper import with_evidence
 from tests.planning.capacity.plans import PLAN, changed
 from tests.reconcile.staging import NEW_ENGINE, SPEC, Staging, staged
+
+pytestmark = pytest.mark.slow
 
 NEW_IMAGE = NEW_ENGINE["image"]
 

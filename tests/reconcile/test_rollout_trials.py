@@ -10,6 +10,8 @@ from bayplan.cluster.errors import ApiError
 from bayplan.cluster.resources import INFERENCE_MODELS, PODS, RESOURCE_QUOTAS, ROLLOUTS, Key
 from tests.reconcile.staging import NEW_ENGINE, STAGES, THIRD_ENGINE, Staging, delete_rollout, staged
 
+pytestmark = pytest.mark.slow
+
 OLD, NEW = "v0.32.0", "v0.33.0"
 
 
@@ -648,3 +650,47 @@ async def test_a_prompt_set_that_cannot_be_read_stands_in_no_way_back() -> None:
     await cluster.restart()
     cluster.edit_rollout(key, abort=cluster.status(model)["revisions"]["target"])
     assert await cluster.flow(60, until=at_phase(cluster, key, "RollingBack", "RolledBack"))
+
+
+async def test_serving_does_not_shrink_while_a_candidate_is_held_and_grows_with_demand() -> None:
+    stages = [*STAGES[:2], STAGES[2] | {"bakeSeconds": 100}, STAGES[3]]
+    cluster, model, key = await begun("Canary", stages=stages)
+    cluster.edit_spec(model, replicas=1)
+    await cluster.flow(20)
+    assert phase(cluster, key) == "Canary"
+    assert (len(cluster.uids(OLD)), len(cluster.uids(NEW))) == (3, 2)
+    assert cluster.status(model)["desiredReplicas"] == 1
+    cluster.edit_spec(model, replicas=4)
+    await cluster.flow(20)
+    assert (len(cluster.uids(OLD)), len(cluster.uids(NEW))) == (4, 2)
+    cluster.edit_spec(model, replicas=1)
+    assert await cluster.flow(300, until=at_phase(cluster, key, "Steady"))
+    await cluster.flow(20)
+    assert (cluster.uids(OLD), len(cluster.uids(NEW))) == (set(), 1)
+
+
+async def test_a_suspended_model_runs_nothing_on_trial_either_and_goes_on_afterwards() -> None:
+    cluster, model, key = await begun("Canary")
+    cluster.edit_spec(model, suspend=True)
+    await cluster.flow(20)
+    assert cluster.pods() == []
+    assert cluster.rollout(key)["plan"]["weight"] == 0
+    cluster.edit_spec(model, suspend=False)
+    assert await cluster.flow(300, until=at_phase(cluster, key, "Steady")), cluster.rollout(key)
+    await cluster.flow(20)
+    assert len(cluster.uids(NEW)) == 3
+
+
+async def test_a_model_that_is_made_anew_begins_anew() -> None:
+    cluster, model, key = await begun("Canary")
+    cluster.acknowledging = False  # what the Lease says stays as it was
+    known = cluster.rollout(key)["plan"]["epoch"]
+    cluster.api.remove(INFERENCE_MODELS, model)
+    cluster.api.collect_garbage()
+    await cluster.flow(10)
+    assert cluster.rollout_condition(key, "Ready") == ("False", "ModelNotFound")
+    assert "plan" not in cluster.rollout(key)
+    cluster.add_model(replicas=1, update="Rollout")
+    await cluster.flow(15)
+    assert cluster.rollout_condition(key, "Ready") == ("True", "Current")
+    assert cluster.rollout(key)["plan"]["epoch"] > known, "no gateway can have acknowledged it"

@@ -38,6 +38,7 @@ EVIL = 'a"} or vector(1) #\\'
 """A namespace that would end a string that is not escaped; Prometheus takes any label value."""
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.timeout(120),
     pytest.mark.asyncio(loop_scope="module"),
     pytest.mark.xdist_group("prometheus"),
