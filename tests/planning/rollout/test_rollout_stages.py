@@ -37,6 +37,9 @@ class TestAGoodCandidate:
     def test_what_serves_stays_when_git_names_something_else_at_first_sight(self) -> None:
         assert Fleet(served="r1", wanted="r2").step().state.plan.serving == "r1"
 
+    def test_the_first_epoch_is_one_that_no_gateway_has_acknowledged(self) -> None:
+        assert Fleet(epoch=7).step().state.plan.epoch == 8
+
     def test_at_rest_nothing_changes(self) -> None:
         fleet = Fleet()
         fleet.run()

@@ -64,10 +64,14 @@ def _of_one_epoch(before: Plan, state: RolloutState) -> RolloutState:
 
 
 def _first_sight(policy: RolloutPolicy, world: World) -> Decision:
-    """What serves goes on serving, as not proven: Git may name a revision that nobody has tried."""
+    """What serves goes on serving, as not proven: Git may name a revision that nobody has tried.
+
+    Of a model that was made anew gateways may still say what they knew of the old one: no such epoch is used again.
+    """
     serving = world.served or world.wanted
+    epoch = 1 + max((gateway.epoch for gateway in world.gateways), default=0)
     state = RolloutState(
-        plan=Plan(epoch=1, serving=serving),
+        plan=Plan(epoch=epoch, serving=serving),
         phase=Phase.STEADY,
         clock=StageClock(world.now_seconds),
         retry_seen=policy.retry,
