@@ -46,7 +46,9 @@ test: $(STAMP) ## Run all tests; builds the control plane the first time
 
 chaos: $(STAMP) ## Long faults, spec walk and soak with real processes (1 to 2 hours); CHAOS="--only CLASS --seed N" narrows the first
 	$(RUN) -m e2e.chaos $(CHAOS)
-	$(RUN) -m e2e.specwalk $(SPECWALK)
+	$(RUN) -m e2e.specwalk --kind inferencemodels $(SPECWALK)
+	$(RUN) -m e2e.specwalk --kind capacityplans $(SPECWALK)
+	$(RUN) -m e2e.specwalk --kind rollouts $(SPECWALK)
 	$(RUN) -m bench.soak $(SOAK)
 
 check: $(STAMP) ## Lint, types, layers, drift of generated files, unit tests

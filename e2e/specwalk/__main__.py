@@ -67,7 +67,7 @@ async def campaign(kind: Kind, steps: Sequence[Step], *, walkers: int, advance: 
         )
         stack.push_async_callback(operator.stop)
         await wait_for_line(operator, LISTENING, START_SECONDS)
-        log = WriteLog(audit_tail(cluster))
+        log = WriteLog(audit_tail(cluster), without=kind.beside)
         following = asyncio.create_task(log.run(), name="write log")
         try:
             walking = [Walker(api, kind, log, namespace=own, fresh=fresh) for own, fresh in names_of_walkers]

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,12 @@ class Kind:
     """Collections in which objects owned by one of the kind may be."""
     kept: frozenset[str] = frozenset()
     """Collections that remember: older entries stay when the spec changes back."""
+    conditions: tuple[str, ...]
+    """Conditions that the spec decides: equal for a fresh object of the same spec."""
+    status: tuple[str, ...] = ()
+    """Members of the status that the spec decides."""
+    beside: frozenset[str] = frozenset()
+    """Resources of `needs` whose writes are about the whole fleet and say nothing about the walk."""
     needs: Callable[[str], Sequence[Json]] = lambda _: ()
     """Returns what must be in a namespace before the first object."""
 
@@ -58,33 +65,58 @@ class Kind:
         return spec
 
 
+OBJECT = "walker"
+"""Name of the walked object and of the fresh ones."""
+TODAY = datetime.now(UTC).strftime("%Y-%m-%dT00:00:00Z")
+"""Of a measurement and a price: evidence ages."""
+PLANNED_OF_MODEL = ("model", "engine", "concurrency", "parallelism", "placement")
+"""What a plan says of its model, all or nothing, as an InferenceModel does."""
 GPUS_PER_NAMESPACE = 4
 """A quota keeps a step such as `replicas: 10000` from taking the GPUs of everybody else's steps."""
 
 
-def _model_needs(namespace: str) -> list[Json]:
-    def named(api_version: str, kind: str, name: str, **rest: Any) -> Json:
-        return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **rest}
+def _named(kind: str, name: str, *, api_version: str = "v1", **rest: Any) -> Json:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **rest}
 
+
+def _pod_needs(namespace: str) -> list[Json]:
+    """Return what the pods of the valid model ask for."""
     amount = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadOnlyMany"], "storageClassName": ""}
     volume = {**amount, "hostPath": {"path": "/none"}, "claimRef": {"namespace": namespace, "name": "weights"}}
     claim = {"accessModes": ["ReadOnlyMany"], "storageClassName": "", "volumeName": f"weights-{namespace}"}
     return [
-        named("scheduling.k8s.io/v1", "PriorityClass", "serving", value=1000),
-        named("node.k8s.io/v1", "RuntimeClass", "nvidia", handler="nvidia"),
-        named("v1", "ServiceAccount", "engine"),
-        named("v1", "PersistentVolume", f"weights-{namespace}", spec=volume),
-        named(
-            "v1",
-            "PersistentVolumeClaim",
-            "weights",
-            spec={**claim, "resources": {"requests": {"storage": "1Gi"}}},
-        ),
-        named("v1", "ResourceQuota", "gpus", spec={"hard": {"requests.nvidia.com/gpu": str(GPUS_PER_NAMESPACE)}}),
+        _named("PriorityClass", "serving", api_version="scheduling.k8s.io/v1", value=1000),
+        _named("RuntimeClass", "nvidia", api_version="node.k8s.io/v1", handler="nvidia"),
+        _named("ServiceAccount", "engine"),
+        _named("PersistentVolume", f"weights-{namespace}", spec=volume),
+        _named("PersistentVolumeClaim", "weights", spec={**claim, "resources": {"requests": {"storage": "1Gi"}}}),
+        _named("ResourceQuota", "gpus", spec={"hard": {"requests.nvidia.com/gpu": str(GPUS_PER_NAMESPACE)}}),
     ]
 
 
+def _model_needs(namespace: str) -> list[Json]:
+    """Return that, and the plan that the valid model names: it asks for one replica."""
+    spec = _valid_model()
+    plan = {name: value for name, value in _valid_plan().items() if name not in ("resilience", "limits", "price")}
+    return [*_pod_needs(namespace), CAPACITY_PLAN.manifest(spec["capacityPlanRef"]["name"], plan)]
+
+
+def _plan_needs(namespace: str) -> list[Json]:
+    """Return a model that names the walked plan. Without `replicas` it has one, and no limit that a plan breaks."""
+    spec = _valid_model() | {"capacityPlanRef": {"name": OBJECT}}
+    del spec["replicas"]
+    return [*_pod_needs(namespace), INFERENCE_MODEL.manifest("planned", spec)]
+
+
+def _rollout_needs(namespace: str) -> list[Json]:
+    """Return the model that the walked Rollout tries revisions of."""
+    spec = _valid_model() | {"update": "Rollout"}
+    del spec["capacityPlanRef"]
+    return [*_pod_needs(namespace), INFERENCE_MODEL.manifest(_valid_rollout()["modelRef"]["name"], spec)]
+
+
 CATALOGUED = "Llama-3.1-8B"
+"""A name of the catalogue."""
 CONFIG = {
     "model_type": "llama",
     "hidden_size": 4096,
@@ -96,6 +128,7 @@ CONFIG = {
     "vocab_size": 128256,
     "torch_dtype": "bfloat16",
 }
+"""Members of a config.json that count."""
 
 
 @cache
@@ -144,11 +177,31 @@ def _autoscaled_model() -> Json:
     return spec | {"autoscaling": _read("autoscaling.yaml")}
 
 
+def _valid_plan() -> Json:
+    spec = _read("capacityplan.yaml")
+    spec["benchmark"]["observedTime"] = spec["price"]["date"] = TODAY
+    return spec
+
+
+def _plans_with_models() -> dict[str, Json]:
+    """Plans with a model of their own, which excludes that of an InferenceModel."""
+    sources = _models_by_source() | dict.fromkeys((f"spec.{name}" for name in PLANNED_OF_MODEL), _valid_model())
+    return {path: _valid_plan() | {name: model[name] for name in PLANNED_OF_MODEL} for path, model in sources.items()}
+
+
+def _valid_rollout() -> Json:
+    return _read("rollout.yaml")
+
+
+def _definition(plural: str) -> Path:
+    return HERE.parents[1] / "crds" / f"{names.GROUP}_{plural}.yaml"
+
+
 INFERENCE_MODEL = Kind(
     name=names.INFERENCEMODEL_KIND,
     plural=names.INFERENCEMODEL_PLURAL,
     api_version=names.API_VERSION,
-    definition=HERE.parents[1] / "crds" / f"{names.GROUP}_{names.INFERENCEMODEL_PLURAL}.yaml",
+    definition=_definition(names.INFERENCEMODEL_PLURAL),
     valid=_valid_model,
     variants=lambda: {"spec.autoscaling": _autoscaled_model(), **_models_by_source()},
     children={
@@ -158,7 +211,49 @@ INFERENCE_MODEL = Kind(
         "controllerrevisions": "/apis/apps/v1/namespaces/{namespace}/controllerrevisions",
     },
     kept=frozenset({"controllerrevisions", "services"}),
+    conditions=("Accepted", "MemoryFit"),
+    beside=frozenset({names.CAPACITYPLAN_PLURAL}),
     needs=_model_needs,
 )
+CAPACITY_PLAN = Kind(
+    name=names.CAPACITYPLAN_KIND,
+    plural=names.CAPACITYPLAN_PLURAL,
+    api_version=names.API_VERSION,
+    definition=_definition(names.CAPACITYPLAN_PLURAL),
+    valid=_valid_plan,
+    variants=_plans_with_models,
+    children={},
+    conditions=("InputsComplete", "Sized", "Placeable", "WithinQuota", "WithinBudget", "EvidenceCurrent", "Ready"),
+    status=(
+        "model",
+        "revision",
+        "demand",
+        "dimensions",
+        "needs",
+        "replicas",
+        "atLeast",
+        "gpus",
+        "placeableReplicas",
+        "layout",
+        "cost",
+        "floor",
+        "serviceTokensPerSecond",
+        "targetUtilization",
+        "conflicts",
+        "evidence",
+    ),
+    needs=_plan_needs,
+)
+ROLLOUT = Kind(
+    name=names.ROLLOUT_KIND,
+    plural=names.ROLLOUT_PLURAL,
+    api_version=names.API_VERSION,
+    definition=_definition(names.ROLLOUT_PLURAL),
+    valid=_valid_rollout,
+    children={},
+    conditions=("Accepted", "Ready"),
+    status=("plan", "phase", "trial", "stage", "rejected", "proven", "holds"),
+    needs=_rollout_needs,
+)
 
-KINDS = {kind.plural: kind for kind in (INFERENCE_MODEL,)}
+KINDS = {kind.plural: kind for kind in (INFERENCE_MODEL, CAPACITY_PLAN, ROLLOUT)}

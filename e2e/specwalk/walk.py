@@ -1,8 +1,9 @@
 """The walk of one object through its steps, and what must hold after each.
 
-After a legal step: the status is about the present generation, the operator is quiet, and the children equal those of
-an object that is made with that very spec. After an illegal one: refused, and nothing changed. After going back: as
-before the step. Requests of a step are bounded, and a deleted object leaves nothing behind.
+After a legal step: the status is about the present generation, the operator is quiet, and the children, and what the
+status says of the spec, equal those of an object that is made with that very spec. After an illegal one: refused, and
+nothing changed. After going back: as before the step. Requests of a step are bounded, and a deleted object leaves
+nothing behind.
 """
 
 import asyncio
@@ -14,11 +15,10 @@ from typing import Any
 
 from e2e.localcluster import ApiError, KubeApi
 from e2e.specwalk.children import Family, family_of
-from e2e.specwalk.kinds import Json, Kind
+from e2e.specwalk.kinds import OBJECT, Json, Kind
 from e2e.specwalk.steps import Step
 from e2e.specwalk.writelog import WriteLog
 
-OBJECT = "walker"
 QUIET_SECONDS = 2.0
 STUCK_SECONDS = 6.0
 """An object that still says Reconciling is taken for converged when the operator leaves it alone for so long."""
@@ -62,7 +62,7 @@ class Walker:
         await self._api.create(self._kind.collection(self._namespace), self._manifest(self._valid))
         stored = await self._converged(self._namespace, ready=True)
         self._base = await self._family(self._namespace, stored)
-        if _condition(stored, "Ready") != ("True", "Ready"):
+        if _condition(stored, "Ready")[0] != "True":
             self.findings.divergences.append(f"the valid object does not become Ready: {_conditions(stored)}")
             return
         for step in steps:
@@ -112,9 +112,13 @@ class Walker:
         walked, fresh = await asyncio.gather(self._converged(self._namespace), self._converged(self._fresh))
         mine, theirs = await self._family(self._namespace, walked), await self._family(self._fresh, fresh)
         self._bounded(step)
-        for kind in ("Accepted", "MemoryFit"):
+        for kind in self._kind.conditions:
             if _condition(walked, kind) != _condition(fresh, kind):
                 self._diverged(step, f"{kind} is {_condition(walked, kind)}, fresh {_condition(fresh, kind)}")
+        for member in self._kind.status:
+            if walked["status"].get(member) != fresh["status"].get(member):
+                told = f"{walked['status'].get(member)}, fresh {fresh['status'].get(member)}"
+                self._diverged(step, f"status.{member} is {told}")
         if _condition(fresh, "Ready")[0] == "True":
             self.findings.ready += 1
             if _condition(walked, "Ready") != _condition(fresh, "Ready"):
@@ -140,7 +144,8 @@ class Walker:
             await self._start_over()
             return
         assert self._base is not None
-        difference = (await self._family(self._namespace, stored)).difference(self._base)
+        found = await self._family(self._namespace, stored)
+        difference = found.difference(self._base, without=self._kind.kept) or found.lack(self._base, self._kind.kept)
         if difference:
             self._diverged(step, f"taken back, {difference}")
             await self._start_over()
@@ -214,13 +219,21 @@ class Walker:
 
     async def _delete(self, namespace: str) -> bool:
         """Delete the object and wait until it and its children are gone; return whether they went."""
+        path = f"{self._kind.collection(namespace)}/{OBJECT}"
         try:
-            await self._api.delete(f"{self._kind.collection(namespace)}/{OBJECT}")
+            await self._api.delete(path)
         except ApiError as error:
             if error.status != 404:
                 raise
 
         async def gone() -> bool:
+            try:
+                await self._api.get(path)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+            else:
+                return False
             return not any((await family_of(self._api, self._kind, namespace)).raw.values())
 
         try:

@@ -11,10 +11,11 @@ POLL_SECONDS = 0.1
 
 
 class WriteLog:
-    """Follows the operator's requests by namespace. Run `run()` as a task."""
+    """Follows the operator's requests by namespace, but those about resources in `without`. Run `run()` as a task."""
 
-    def __init__(self, tail: AuditTail) -> None:
+    def __init__(self, tail: AuditTail, *, without: frozenset[str] = frozenset()) -> None:
         self._tail = tail
+        self._without = without
         self._last: dict[str, float] = {}
         self._writes: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
@@ -27,7 +28,7 @@ class WriteLog:
     def pull(self) -> None:
         """Take in what is there."""
         for request in self._tail.read():
-            if is_operator_write(request):
+            if is_operator_write(request) and request.resource.partition("/")[0] not in self._without:
                 self._writes[request.namespace][f"{request.verb} {request.resource}"] += 1
                 self._last[request.namespace] = time.monotonic()
 

@@ -1,13 +1,15 @@
 """The steps of a walk come from the schema, and what the walk compares tells differences that matter from others."""
 
 import json
+from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bayplan.api import names
-from bayplan.api.validation import parse_spec
+from bayplan.api.validation import parse_plan_spec, parse_rollout_spec, parse_spec
 from e2e.specwalk.boundaries import constraints
 from e2e.specwalk.children import Family, normalised
 from e2e.specwalk.kinds import KINDS, Kind
@@ -36,10 +38,23 @@ def test_every_step_changes_the_spec_and_no_two_are_equal(kind: Kind) -> None:
     assert len(set(texts)) == len(texts)
 
 
-def test_valid_object_is_valid() -> None:
-    kind = KINDS["inferencemodels"]
+@pytest.mark.parametrize(
+    ("plural", "parse"),
+    [
+        ("inferencemodels", parse_spec),
+        ("capacityplans", parse_plan_spec),
+        ("rollouts", parse_rollout_spec),
+    ],
+)
+def test_valid_object_is_valid(plural: str, parse: Callable[[object], object]) -> None:
+    kind = KINDS[plural]
     for spec in (kind.valid(), *kind.variants().values()):
-        assert not isinstance(parse_spec(spec), list)
+        assert not isinstance(parse(spec), list)
+
+
+def test_every_kind_is_walked() -> None:
+    definitions = (Path(__file__).parents[2] / "crds").glob("*.yaml")
+    assert {path.stem.partition("_")[2] for path in definitions} == set(KINDS)
 
 
 def test_equal_seeds_choose_equal_steps(kind: Kind) -> None:
@@ -60,8 +75,11 @@ def test_zero_steps_are_all_of_them(kind: Kind) -> None:
     assert sorted(map(str, chosen)) == sorted(map(str, steps))
 
 
-def test_rules_of_the_schema_are_known(kind: Kind) -> None:
-    assert any("concurrency" in message for message in rule_messages(kind))
+@pytest.mark.parametrize(
+    ("plural", "says"), [("inferencemodels", "concurrency"), ("capacityplans", "price"), ("rollouts", "weight")]
+)
+def test_rules_of_the_schema_are_known(plural: str, says: str) -> None:
+    assert any(says in message for message in rule_messages(KINDS[plural]))
 
 
 def child(**spec: Any) -> dict[str, Any]:
@@ -140,3 +158,10 @@ def test_a_child_too_many_too_few_or_other_is_told() -> None:
 
 def test_two_children_that_are_equal_are_still_two() -> None:
     assert "2 against 1" in family(pods=("a", "a")).difference(family(pods=("a",)))
+
+
+def test_what_a_collection_that_remembers_has_more_is_no_matter_but_what_it_lacks_is() -> None:
+    two = family(services=("a", "b"))
+    assert two.lack(family(services=("a",)), ["services"]) == ""
+    assert family(services=("a",)).lack(two, ["services"]) == "services lack b"
+    assert family(services=("a",)).lack(two, []) == ""
