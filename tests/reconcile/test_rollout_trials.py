@@ -180,6 +180,13 @@ async def test_a_crash_loop_holds_by_its_own_name_and_never_touches_serving() ->
     await cluster.flow(30)
     assert cluster.rollout_condition(key, "CandidateWarm") == ("False", "CandidateTrouble")
     assert "code 3" in cluster.rollout_message(key, "CandidateWarm")
+    cluster.crashing_images.clear()
+    cluster.dead_nodes |= {"n1", "n2", "n3", "n4"}  # the next attempt stands there and does not start
+    await cluster.flow(60)
+    assert cluster.rollout_condition(key, "CandidateWarm") == ("False", "CandidateTrouble")
+    assert "is tried again: " in cluster.rollout_message(key, "CandidateWarm")
+    cluster.dead_nodes.clear()
+    cluster.crashing_images.add(NEW_ENGINE["image"])
     assert cluster.reason(model, "Ready") == ("True", "Ready")
     assert cluster.reason(model, "Warm") == ("True", "Warm")
     assert await cluster.flow(400, until=at_phase(cluster, key, "RolledBack"))

@@ -275,7 +275,7 @@ STUCK: dict[str, dict[str, str]] = {"hang": {"HANG_REQUESTS": "1000"}, "crash": 
 
 
 async def test_candidates_that_never_get_warm_hold_by_name_until_the_deadline_takes_them_back() -> None:
-    stages = [{"kind": "Warm", "deadlineSeconds": 15}, *SPEC["stages"][1:]]
+    stages = [{"kind": "Warm", "deadlineSeconds": 25}, *SPEC["stages"][1:]]
     async with town() as begin:
         for name, faults in STUCK.items():
             async with begin(name, stages=stages) as case:
@@ -286,7 +286,7 @@ async def test_candidates_that_never_get_warm_hold_by_name_until_the_deadline_ta
                 def troubled(case: Trial = case) -> bool:
                     return case.condition("CandidateWarm") == ("False", "CandidateTrouble")
 
-                await until(troubled, seconds=15, what=f"{name}: trouble")
+                await until(troubled, seconds=24, what=f"{name}: trouble")
                 assert case.condition("Ready", case.model) == ("True", "Ready")
                 await case.until("RolledBack")
                 assert case.status["cause"]["reason"] == "DeadlineExceeded"

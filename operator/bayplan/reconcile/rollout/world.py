@@ -14,20 +14,30 @@ from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.rollout.state import Rejection, RolloutState
 from bayplan.planning.rollout.verdicts import Decision, RollbackReason
 from bayplan.planning.rollout.world import ArmHeads, Head
+from bayplan.planning.words import plural
 from bayplan.reconcile.rollout.sampling import EnginePod, Memory
 
 _LEAVING = (Stage.DRAINING, Stage.LOST)
 
 
-def arm_heads(groups: Iterable[Group], revision: str | None, *, trouble: str = "") -> ArmHeads:
+def arm_heads(groups: Iterable[Group], revision: str | None) -> ArmHeads:
     """The replicas of one revision, and what keeps more of them from being ready; leaving ones are none."""
     own = [group for group in groups if revision is not None and group.revision == revision]
     heads = [_head(group) for group in own if group.stage not in (*_LEAVING, Stage.FAILED)]
-    failed = [group for group in own if group.stage is Stage.FAILED]
+    return ArmHeads(tuple(heads), _trouble(own))
+
+
+def _trouble(groups: Sequence[Group]) -> str:
+    """The last failure; while its next attempt is under way, that there was one."""
+    failed = [group for group in groups if group.stage is Stage.FAILED]
     if failed:
         worst = max(failed, key=lambda group: (group.since, group.name))
-        trouble = f"{worst.name} (attempt {worst.attempt + 1}): {worst.message}"
-    return ArmHeads(tuple(heads), trouble)
+        return f"{worst.name} (attempt {worst.attempt + 1}): {worst.message}"
+    for group in groups:
+        before = group.assignment.failures if group.assignment is not None else 0
+        if before and group.stage is not Stage.READY and group.stage not in _LEAVING:
+            return f"{group.name} is tried again: {plural(before, 'attempt')} in a row failed"
+    return ""
 
 
 def _head(group: Group) -> Head:
