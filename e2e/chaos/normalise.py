@@ -8,6 +8,8 @@ Dropped or blanked, and why:
   good, and the order in which GPUs become free decides.
 - the ordinal in names of groups: of replicas that are equally old any may be the one that leaves.
 - what a scaling decision saw at its moment beside what it decided: how much was served and covered just then.
+- how many looks a stage of a Rollout took: at another pace it takes more.
+- digests of what evidence rests on: each world has nodes of its own. The salt of cohorts: each Rollout has its own.
 - attempt numbers, only where `attempts` says so: under faults a reservation may be given back and made anew.
 Everything else, such as counts, conditions with their reasons and messages, labels and specs, is compared.
 """
@@ -26,9 +28,12 @@ _DIGEST = re.compile(r"\b[0-9a-f]{12}\b")
 _UID = re.compile(r"\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _CONTAINER = re.compile(r"\b[a-z]+://[-0-9a-f]+\b")
 _ZONES = "topology.kubernetes.io/"
-_MOMENTARY = frozenset({"arrivalTokensPerSecond", "readyTokensPerSecond", "coverage", "windowReplicas"})
+_MOMENTARY = frozenset(
+    {"arrivalTokensPerSecond", "readyTokensPerSecond", "coverage", "windowReplicas", "windows", "dropped"}
+)
 _DROPPED = _MOMENTARY | frozenset(
     {"uid", "resourceVersion", "managedFields", "selfLink", "facts", "clusterIP", "clusterIPs", "hostIPs"}
+    | {"inputs", "reportDigest", "cohortSalt"}
 )
 _PLAN_ANNOTATIONS = frozenset({"bayplan.dev/assignment", "bayplan.dev/plan-id"})
 

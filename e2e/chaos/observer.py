@@ -22,9 +22,13 @@ KINDS = {
     "PodDisruptionBudget": "/apis/policy/v1/namespaces/{}/poddisruptionbudgets",
     "ControllerRevision": "/apis/apps/v1/namespaces/{}/controllerrevisions",
     "InferenceModel": "/apis/bayplan.dev/v1alpha1/namespaces/{}/inferencemodels",
+    "Rollout": "/apis/bayplan.dev/v1alpha1/namespaces/{}/rollouts",
+    "CapacityPlan": "/apis/bayplan.dev/v1alpha1/namespaces/{}/capacityplans",
 }
 """What the operator owns or reads in a namespace; a new kind is added here and nowhere else."""
 OURS = "bayplan.dev/"
+AT_REST = frozenset({"AwaitingApproval", "RolloutInProgress"})
+"""Reasons of what is under way, yet does not move: until a person says so; and as long as its Rollout does not."""
 
 
 @dataclass(eq=False)
@@ -81,7 +85,7 @@ class Observer:
             if status.get("observedGeneration") != metadata["generation"]:
                 return f"{named}: status is about an older spec"
             busy = [c for c in status.get("conditions") or () if c["type"] == "Reconciling" and c["status"] == "True"]
-            if busy:
+            if busy and busy[0]["reason"] not in AT_REST:
                 return f"{named}: {busy[0]['message']}"
         return ""
 
@@ -138,9 +142,5 @@ def _with_head(item: Json, kind: str) -> Json:
     """Lists leave out what every item has in common."""
     if "kind" in item:
         return item
-    versions = {
-        "PodDisruptionBudget": "policy/v1",
-        "ControllerRevision": "apps/v1",
-        "InferenceModel": "bayplan.dev/v1alpha1",
-    }
-    return {"kind": kind, "apiVersion": versions.get(kind, "v1"), **item}
+    group, _, _ = KINDS[kind].removeprefix("/apis/").removeprefix("/api/").partition("/namespaces/")
+    return {"kind": kind, "apiVersion": group, **item}

@@ -3,13 +3,18 @@
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from bayplan.api import names
 from e2e.hollownodes.gateway import POD, QUEUED, gateway_pod
 from e2e.localcluster.client import KubeApi
 from e2e.scenarios.restart import model
 
-MODELS = "/apis/bayplan.dev/v1alpha1/namespaces/{}/inferencemodels"
+OURS = f"/apis/{names.API_VERSION}/namespaces/{{}}"
+MODELS = f"{OURS}/{names.INFERENCEMODEL_PLURAL}"
+ROLLOUTS = f"{OURS}/{names.ROLLOUT_PLURAL}"
+PLANS = f"{OURS}/{names.CAPACITYPLAN_PLURAL}"
 Act = Callable[[KubeApi, str], Awaitable[object]]
 SCALING_SECONDS = 60.0
 
@@ -39,22 +44,57 @@ def create(*manifests: dict[str, Any]) -> Act:
     return act
 
 
-def change(name: str, **spec: Any) -> Act:
-    """Merge into the spec of a model."""
+def change(name: str, *, of: str = MODELS, **spec: Any) -> Act:
+    """Merge into the spec of a model, or of another kind's object."""
 
     async def act(api: KubeApi, namespace: str) -> object:
-        return await api.patch(f"{MODELS.format(namespace)}/{name}", {"spec": spec})
+        return await api.patch(f"{of.format(namespace)}/{name}", {"spec": spec})
 
     return act
 
 
-def delete(name: str) -> Act:
-    """Delete a model."""
+def delete(name: str, *, of: str = MODELS) -> Act:
+    """Delete a model, or another kind's object."""
 
     async def act(api: KubeApi, namespace: str) -> object:
-        return await api.delete(f"{MODELS.format(namespace)}/{name}")
+        return await api.delete(f"{of.format(namespace)}/{name}")
 
     return act
+
+
+def say_of_candidate(name: str, say: Callable[[str], dict[str, Any]]) -> Act:
+    """Merge into the spec of a Rollout what somebody says of the revision that its model, of the same name, wants."""
+
+    async def act(api: KubeApi, namespace: str) -> object:
+        status = (await api.get(f"{MODELS.format(namespace)}/{name}"))["status"]
+        return await api.patch(f"{ROLLOUTS.format(namespace)}/{name}", {"spec": say(status["revisions"]["target"])})
+
+    return act
+
+
+def reached(path: str, what: Callable[[dict[str, Any]], object]) -> Act:
+    """Wait until `what` of an object's status is true; what is wrong otherwise shows when the step is compared."""
+
+    async def act(api: KubeApi, namespace: str) -> object:
+        async def is_there() -> bool:
+            return bool(what((await api.get(path.format(namespace))).get("status") or {}))
+
+        with suppress(TimeoutError):
+            await api.wait_until(is_there, what="a status", timeout_seconds=SCALING_SECONDS)
+        return None
+
+    return act
+
+
+def in_phase(name: str, phase: str, *, hold: str = "") -> Act:
+    """Wait until a Rollout is in a phase, and kept there by this hold alone."""
+    return reached(
+        f"{ROLLOUTS}/{name}",
+        lambda status: (
+            status.get("phase") == phase
+            and [found["reason"] for found in status.get("holds") or ()] == ([hold] if hold else [])
+        ),
+    )
 
 
 def together(*acts: Act) -> Act:
@@ -77,19 +117,13 @@ def queue(tokens: int) -> Act:
 
 
 def settled(name: str, *, replicas: int) -> Act:
-    """Wait until autoscaling has come to this number; what is wrong otherwise shows when the step is compared."""
+    """Wait until autoscaling has come to this number."""
 
-    async def reached(api: KubeApi, namespace: str) -> bool:
-        status = (await api.get(f"{MODELS.format(namespace)}/{name}")).get("status") or {}
+    def is_settled(status: dict[str, Any]) -> bool:
         scaling = status.get("scaling") or {}
         return (scaling.get("desiredReplicas"), scaling.get("reason")) == (replicas, "Steady")
 
-    async def act(api: KubeApi, namespace: str) -> object:
-        with suppress(TimeoutError):
-            await api.wait_until(lambda: reached(api, namespace), what="autoscaling", timeout_seconds=SCALING_SECONDS)
-        return None
-
-    return act
+    return reached(f"{MODELS}/{name}", is_settled)
 
 
 def delete_gateway() -> Act:
@@ -129,11 +163,11 @@ def groups_story() -> Story:
     )
 
 
-def scaling_story() -> Story:
-    """One replica behind a gateway, a second one while tokens wait, and back. What waits is exact, rates never are."""
-    elastic = model("elastic", replicas=0)
-    del elastic["spec"]["replicas"]
-    elastic["spec"]["autoscaling"] = {
+def elastic_model(name: str, **members: Any) -> dict[str, Any]:
+    """A model that follows demand within one and two replicas."""
+    found = model(name, replicas=0)
+    del found["spec"]["replicas"]
+    found["spec"]["autoscaling"] = {
         "minReplicas": 1,
         "maxReplicas": 2,
         "serviceTokensPerSecond": 100,
@@ -142,6 +176,13 @@ def scaling_story() -> Story:
         "scaleDownStabilizationSeconds": 3,
         "sampleSeconds": 1,
     }
+    found["spec"] |= members
+    return found
+
+
+def scaling_story() -> Story:
+    """One replica behind a gateway, a second one while tokens wait, and back. What waits is exact, rates never are."""
+    elastic = elastic_model("elastic")
     return Story(
         "scaling",
         (
@@ -153,4 +194,121 @@ def scaling_story() -> Story:
     )
 
 
-STORIES = {story.name: story for story in (replicas_story(), groups_story(), scaling_story())}
+def rollout_story() -> Story:
+    """A candidate that is held for approval and aborted, and one that no request reaches in its canary: both go back.
+
+    Without requests nothing is promoted; what is proven is the way back.
+    """
+    tried = model("tried", replicas=1)
+    tried["spec"]["update"] = "Rollout"
+    policy = {
+        "modelRef": {"name": "tried"},
+        "stages": [
+            {"kind": "Warm"},
+            {"kind": "Canary", "weight": 50, "deadlineSeconds": 2, "approval": True},
+            {"kind": "Promote"},
+        ],
+        "onDeadline": "Rollback",
+        "waivers": ["SingleReplica"],
+        "maxSurge": 1,
+    }
+    rollout = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.ROLLOUT_KIND,
+        "metadata": {"name": "tried"},
+        "spec": policy,
+    }
+    return Story(
+        "rollout",
+        (
+            Step("create", together(create(gateway_pod(), tried, rollout), in_phase("tried", "Steady"))),
+            Step(
+                "change",
+                together(
+                    change("tried", engine={"maxModelLen": 4096}),
+                    in_phase("tried", "Warm", hold="AwaitingApproval"),
+                ),
+            ),
+            Step(
+                "abort",
+                together(
+                    say_of_candidate("tried", lambda revision: {"abort": revision}), in_phase("tried", "RolledBack")
+                ),
+            ),
+            Step(
+                "change again",
+                together(
+                    change("tried", engine={"maxModelLen": 2048}),
+                    in_phase("tried", "Warm", hold="AwaitingApproval"),
+                ),
+            ),
+            Step(
+                "approve",
+                together(
+                    say_of_candidate(
+                        "tried", lambda revision: {"approvals": [{"revision": revision, "stage": "canary-50"}]}
+                    ),
+                    in_phase("tried", "RolledBack"),
+                ),
+            ),
+            Step("delete", together(delete("tried", of=ROLLOUTS), delete("tried"), delete_gateway())),
+        ),
+    )
+
+
+def plan_story() -> Story:
+    """A model whose CapacityPlan asks for one replica, for two, and for one again; its floor outlives the plan."""
+    planned = elastic_model("planned", capacityPlanRef={"name": "peak"})
+    spec = {
+        "workloadClasses": [_planned_class(requests_per_second=1)],
+        "benchmark": {
+            "source": "story",
+            "observedTime": datetime.now(UTC).strftime("%Y-%m-%dT00:00:00Z"),
+            "modelRevision": planned["spec"]["model"]["revision"],
+            "engineImage": planned["spec"]["engine"]["image"],
+            "gpuProduct": "NVIDIA-L40S",
+            "prefillTokensPerSecond": 1000,
+            "outputTokensPerSecond": 100,
+            "maxConcurrentRequests": 16,
+        },
+        "evidence": {
+            "requiredClasses": ["all"],
+            "controls": ["memory-fit", "capacity-plan", "parallel-layout", "gpu-placement"],
+        },
+    }
+    plan = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.CAPACITYPLAN_KIND,
+        "metadata": {"name": "peak"},
+        "spec": spec,
+    }
+
+    def planned_for(requests_per_second: float) -> Act:
+        return change("peak", of=PLANS, workloadClasses=[_planned_class(requests_per_second=requests_per_second)])
+
+    return Story(
+        "plan",
+        (
+            Step("create", together(create(gateway_pod(), planned, plan), settled("planned", replicas=1))),
+            Step("plan for more", together(planned_for(3), settled("planned", replicas=2))),
+            Step("plan for less", together(planned_for(1), settled("planned", replicas=1))),
+            Step("delete the plan", delete("peak", of=PLANS)),
+            Step("delete", together(delete("planned"), delete_gateway())),
+        ),
+    )
+
+
+def _planned_class(*, requests_per_second: float) -> dict[str, Any]:
+    """Requests of which one replica of the story's benchmark carries two a second."""
+    return {
+        "name": "all",
+        "requestsPerSecond": requests_per_second,
+        "promptTokens": 100,
+        "outputTokens": 50,
+        "meanServiceSeconds": 1,
+    }
+
+
+STORIES = {
+    story.name: story for story in (replicas_story(), groups_story(), scaling_story(), rollout_story(), plan_story())
+}

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from bayplan.api import names
 from e2e.chaos.normalise import Normaliser
 from e2e.chaos.observer import Observer
 from e2e.chaos.operators import CONFIGURATION, Keeper, OperatorFactory
@@ -128,7 +129,8 @@ class Ground:
         await self.api.wait_until(has_account, what=f"the default ServiceAccount of {name}")
 
     async def _empty(self, name: str) -> None:
-        await self.api.delete(f"/apis/bayplan.dev/v1alpha1/namespaces/{name}/inferencemodels")
+        for plural in (names.ROLLOUT_PLURAL, names.CAPACITYPLAN_PLURAL, names.INFERENCEMODEL_PLURAL):
+            await self.api.delete(f"/apis/{names.API_VERSION}/namespaces/{name}/{plural}")
         await self.api.delete(f"/api/v1/namespaces/{name}/pods", gracePeriodSeconds="0")
         await self.api.delete(f"/api/v1/namespaces/{name}")
 

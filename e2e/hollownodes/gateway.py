@@ -1,4 +1,5 @@
-"""A gateway without requests: it announces itself, tells a demand that a test has set, and acknowledges what drains.
+"""A gateway without requests: it announces itself, tells a demand that a test has set, and acknowledges what drains,
+and the plan of each Rollout.
 
 It exists while a Pod of its name does. What the Pod's annotations say is what it tells: tokens that arrive per second,
 and tokens that wait. Queued tokens are exact at every reading; a rate is as exact as the reader's clock.
@@ -18,6 +19,7 @@ import aiohttp
 from aiohttp import web
 
 from bayplan.api import names
+from bayplan.api.acknowledgements import write_epochs, write_uids
 from e2e.localcluster.client import APPLY_PATCH, ApiError, KubeApi
 
 Json = dict[str, Any]
@@ -49,7 +51,8 @@ class HollowGateway:
         self._namespace = namespace
         self._address = ""
         self._uid = ""
-        self._models: list[str] = []
+        self._models: dict[str, str] = {}
+        """Uids by name."""
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
         self._lease = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{POD}"
         self._rate, self._queued = 0.0, 0
@@ -97,7 +100,9 @@ class HollowGateway:
         document = {
             "gateway": {"uid": self._uid, "startedAt": "2026-01-01T00:00:00Z"},
             "observedAt": datetime.now(UTC).isoformat(),
-            "models": {f"{self._namespace}/{name}": entry for name in self._models},
+            "edgesSeconds": {"ttft": [1], "tpot": [1]},
+            "rows": [],
+            "models": {f"{self._namespace}/{name}": entry | {"uid": uid} for name, uid in self._models.items()},
         }
         return web.Response(text=json.dumps(document), content_type="application/json")
 
@@ -127,18 +132,32 @@ class HollowGateway:
         if not pod.get("status", {}).get("podIP"):
             status = {"phase": "Running", "podIP": self._address, "podIPs": [{"ip": self._address}]}
             await self._api.patch(f"{self._pods}/{POD}/status", {"status": status})
-        models = await self._api.get(f"/apis/{names.API_VERSION}/namespaces/{self._namespace}/inferencemodels")
-        self._models = [model["metadata"]["name"] for model in models["items"]]
-        await self._renew([p["metadata"]["uid"] for p in pods if _drains(p)])
+        models = await self._items(names.INFERENCEMODEL_PLURAL)
+        self._models = {model["metadata"]["name"]: model["metadata"]["uid"] for model in models}
+        plans = {
+            rollout["metadata"]["uid"]: plan["epoch"]
+            for rollout in await self._items(names.ROLLOUT_PLURAL)
+            if (plan := (rollout.get("status") or {}).get("plan"))
+        }
+        await self._renew([p["metadata"]["uid"] for p in pods if _drains(p)], plans)
 
-    async def _renew(self, acknowledged: list[str]) -> None:
+    async def _items(self, plural: str) -> list[Json]:
+        found: list[Json] = (await self._api.get(f"/apis/{names.API_VERSION}/namespaces/{self._namespace}/{plural}"))[
+            "items"
+        ]
+        return found
+
+    async def _renew(self, acknowledged: list[str], plans: dict[str, int]) -> None:
         body = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
             "metadata": {
                 "name": POD,
                 "labels": {names.LABEL_GATEWAY: self._uid},
-                "annotations": {names.ANNOTATION_DRAINING_PODS: json.dumps(sorted(acknowledged))},
+                "annotations": {
+                    names.ANNOTATION_DRAINING_PODS: write_uids(acknowledged),
+                    names.ANNOTATION_PLAN_EPOCHS: write_epochs(plans),
+                },
             },
             "spec": {
                 "holderIdentity": POD,

@@ -34,11 +34,22 @@ async def test_every_crash_ends_in_the_undisturbed_state(ground: Ground, referen
     assert report.states_checked > report.lives
 
 
-async def test_a_crash_at_each_kind_of_write_loses_no_scaling_decision(ground: Ground, references: References) -> None:
-    reference = await reference_of("scaling", ground, references)
+@pytest.mark.parametrize(
+    ("story", "statuses"),
+    [
+        ("scaling", {"inferencemodels"}),
+        ("rollout", {"inferencemodels", "rollouts"}),
+        ("plan", {"inferencemodels", "capacityplans"}),
+    ],
+)
+async def test_a_crash_at_each_kind_of_write_loses_no_decision(
+    story: str, statuses: set[str], ground: Ground, references: References
+) -> None:
+    reference = await reference_of(story, ground, references)
     points = one_per_kind(points_of(reference))
     kinds = {point.kind for point in points}
-    assert {"apply inferencemodels/status", "create pods", "patch pods", "delete pods"} <= kinds
+    wanted = {"create pods", "patch pods", "delete pods"} | {f"apply {plural}/status" for plural in statuses}
+    assert wanted <= kinds
     async with operators(ground) as factories:
         report = await run_matrix(
             ground,
@@ -49,5 +60,7 @@ async def test_a_crash_at_each_kind_of_write_loses_no_scaling_decision(ground: G
         )
 
     assert report.divergences == []
-    assert report.unhit_kinds() == set()
-    assert report.crashes == len(report.hit)
+    # A renewal comes with the clock, not with the story; the matrix above crashes at one.
+    assert {kind for kind in report.unhit_kinds() if not kind.endswith(" leases")} == set()
+    # Two points that are met by writes side by side are one crash.
+    assert LEAST_HIT * len(report.hit) <= report.crashes <= len(report.hit)

@@ -1,6 +1,7 @@
 """What may differ between two lives, and what may not."""
 
 import copy
+import json
 from typing import Any
 
 import pytest
@@ -54,6 +55,23 @@ def test_two_lives_that_differ_in_what_the_cluster_hands_out_are_equal() -> None
 
     assert one == two
     assert difference(one, two) == ""
+
+
+@pytest.mark.parametrize(
+    ("seen", "decides"),
+    [
+        ({"plan": {"cohortSalt": "a", "weight": 50}}, {"plan": {"cohortSalt": "a", "weight": 5}}),
+        ({"evidence": {"windows": 3, "candidateRequests": 0}}, {"evidence": {"windows": 3, "candidateRequests": 1}}),
+        ({"reportDigest": "a", "inputs": [{"digest": "a"}], "floor": 1}, {"floor": 2}),
+    ],
+)
+def test_looks_salts_and_digests_are_each_worlds_own_and_what_was_decided_is_not(seen: Json, decides: Json) -> None:
+    def status(found: Json) -> list[str]:
+        return state("11", [{"kind": "Rollout", "metadata": {"name": "small", "uid": uid_of("11")}, "status": found}])
+
+    text = json.dumps(seen).replace('"a"', '"b"').replace('"windows": 3', '"windows": 4')
+    assert status(seen) == status(json.loads(text))
+    assert status(seen) != status(decides)
 
 
 def test_attempts_count_unless_blanked() -> None:

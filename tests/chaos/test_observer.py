@@ -84,8 +84,9 @@ def test_creations_and_deletions_are_counted_per_object() -> None:
     assert list(observer.of_kind("Pod")) == []
 
 
-def model(*, observed: int = 1, busy: bool = False, **meta: Any) -> Json:
-    conditions = [{"type": "Reconciling", "status": "True", "message": "replicas are leaving"}] if busy else []
+def model(*, observed: int = 1, busy: str = "", **meta: Any) -> Json:
+    condition = {"type": "Reconciling", "status": "True", "reason": busy, "message": "replicas are leaving"}
+    conditions = [condition] if busy else []
     return {
         "apiVersion": "bayplan.dev/v1alpha1",
         "kind": "InferenceModel",
@@ -99,7 +100,9 @@ def model(*, observed: int = 1, busy: bool = False, **meta: Any) -> Json:
     [
         (model(), ""),
         (model(observed=0), "InferenceModel small: status is about an older spec"),
-        (model(busy=True), "InferenceModel small: replicas are leaving"),
+        (model(busy="NotReady"), "InferenceModel small: replicas are leaving"),
+        (model(busy="RolloutInProgress"), ""),
+        (model(busy="AwaitingApproval"), ""),
         (model(deletionTimestamp="2026-01-01T00:00:00Z"), "InferenceModel small is being deleted"),
         (pod("a", "n1"), ""),
         (pod("a", "n1", ownerReferences=[{"uid": "gone"}]), "Pod a waits for the garbage collector"),
