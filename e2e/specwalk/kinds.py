@@ -79,6 +79,10 @@ def _named(kind: str, name: str, *, api_version: str = "v1", **rest: Any) -> Jso
     return {"apiVersion": api_version, "kind": kind, "metadata": {"name": name}, **rest}
 
 
+def _quota(_: str) -> list[Json]:
+    return [_named("ResourceQuota", "gpus", spec={"hard": {"requests.nvidia.com/gpu": str(GPUS_PER_NAMESPACE)}})]
+
+
 def _pod_needs(namespace: str) -> list[Json]:
     """Return what the pods of the valid model ask for."""
     amount = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadOnlyMany"], "storageClassName": ""}
@@ -90,22 +94,16 @@ def _pod_needs(namespace: str) -> list[Json]:
         _named("ServiceAccount", "engine"),
         _named("PersistentVolume", f"weights-{namespace}", spec=volume),
         _named("PersistentVolumeClaim", "weights", spec={**claim, "resources": {"requests": {"storage": "1Gi"}}}),
-        _named("ResourceQuota", "gpus", spec={"hard": {"requests.nvidia.com/gpu": str(GPUS_PER_NAMESPACE)}}),
+        *_quota(namespace),
     ]
 
 
 def _model_needs(namespace: str) -> list[Json]:
-    """Return that, and the plan that the valid model names: it asks for one replica."""
+    """Return that, and the plan that the valid model names: it takes the model from there and asks for one replica."""
     spec = _valid_model()
-    plan = {name: value for name, value in _valid_plan().items() if name not in ("resilience", "limits", "price")}
+    without = (*PLANNED_OF_MODEL, "resilience", "limits", "price")
+    plan = {name: value for name, value in _plan_of(spec).items() if name not in without}
     return [*_pod_needs(namespace), CAPACITY_PLAN.manifest(spec["capacityPlanRef"]["name"], plan)]
-
-
-def _plan_needs(namespace: str) -> list[Json]:
-    """Return a model that names the walked plan. Without `replicas` it has one, and no limit that a plan breaks."""
-    spec = _valid_model() | {"capacityPlanRef": {"name": OBJECT}}
-    del spec["replicas"]
-    return [*_pod_needs(namespace), INFERENCE_MODEL.manifest("planned", spec)]
 
 
 def _rollout_needs(namespace: str) -> list[Json]:
@@ -177,16 +175,11 @@ def _autoscaled_model() -> Json:
     return spec | {"autoscaling": _read("autoscaling.yaml")}
 
 
-def _valid_plan() -> Json:
-    spec = _read("capacityplan.yaml")
+def _plan_of(model: Json) -> Json:
+    """The valid plan, of the model that an InferenceModel's spec states."""
+    spec = _read("capacityplan.yaml") | {name: model[name] for name in PLANNED_OF_MODEL}
     spec["benchmark"]["observedTime"] = spec["price"]["date"] = TODAY
     return spec
-
-
-def _plans_with_models() -> dict[str, Json]:
-    """Plans with a model of their own, which excludes that of an InferenceModel."""
-    sources = _models_by_source() | dict.fromkeys((f"spec.{name}" for name in PLANNED_OF_MODEL), _valid_model())
-    return {path: _valid_plan() | {name: model[name] for name in PLANNED_OF_MODEL} for path, model in sources.items()}
 
 
 def _valid_rollout() -> Json:
@@ -220,13 +213,11 @@ CAPACITY_PLAN = Kind(
     plural=names.CAPACITYPLAN_PLURAL,
     api_version=names.API_VERSION,
     definition=_definition(names.CAPACITYPLAN_PLURAL),
-    valid=_valid_plan,
-    variants=_plans_with_models,
+    valid=lambda: _plan_of(_valid_model()),
+    variants=lambda: {path: _plan_of(model) for path, model in _models_by_source().items()},
     children={},
     conditions=("InputsComplete", "Sized", "Placeable", "WithinQuota", "WithinBudget", "EvidenceCurrent", "Ready"),
     status=(
-        "model",
-        "revision",
         "demand",
         "dimensions",
         "needs",
@@ -242,7 +233,7 @@ CAPACITY_PLAN = Kind(
         "conflicts",
         "evidence",
     ),
-    needs=_plan_needs,
+    needs=_quota,
 )
 ROLLOUT = Kind(
     name=names.ROLLOUT_KIND,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-STEPS = {"inferencemodels": 10, "capacityplans": 8, "rollouts": 8}
+STEPS = {"inferencemodels": 10, "capacityplans": 6, "rollouts": 6}
 
 
 @pytest.mark.scenario
