@@ -29,6 +29,13 @@ async def test_a_disturbed_life_that_scales_ends_as_an_undisturbed_one(ground: G
     await play_disturbed("scaling", ["frozen-kind", "watch-cut", "time-travel", "mixed"], ground, references)
 
 
+@pytest.mark.parametrize("story", ["rollout", "plan"])
+async def test_a_disturbed_decision_ends_as_an_undisturbed_one(
+    story: str, ground: Ground, references: References
+) -> None:
+    await play_disturbed(story, ["frozen-kind", "time-travel"], ground, references)
+
+
 async def play_disturbed(story: str, rows: list[str], ground: Ground, references: References) -> None:
     reference = await reference_of(story, ground, references)
     async with operators(ground) as factories:
