@@ -10,6 +10,7 @@ is settled by measurement where one exists.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 
 from bayplan.planning.layout.links import (
     Collective,
@@ -79,6 +80,7 @@ class Site:
         return layout.nodes <= min(MAX_WIDTH, self.nodes_of(layout.gpus_per_node))
 
 
+@lru_cache(maxsize=256)  # a fleet has many models of one architecture on the same nodes
 def candidates(facts: RuleFacts, site: Site, wanted: Wanted) -> tuple[Layout, ...]:
     """Every layout that the rules and the nodes allow, fewest GPUs first; without decode context parallelism, which is
     a second resort (`with_decode_context`).
@@ -127,6 +129,7 @@ def _ways_of_experts(facts: RuleFacts, wanted: Wanted, split: Split) -> Split | 
     return next((one for one in order if keeps_rules(facts, one)), None)
 
 
+@lru_cache(maxsize=4096)
 def with_decode_context(facts: RuleFacts, layout: Layout) -> Layout | None:
     """The layout with the most ways of decode context parallelism that the rules allow; None when there is none."""
     for context in range(layout.tensor, 1, -1):
