@@ -94,7 +94,8 @@ class OpenStream:
                     received += piece
                     if b"\n\n" in received:
                         self.first.set()
-            except aiohttp.ClientPayloadError:
+            except (aiohttp.ClientPayloadError, TimeoutError):
+                # The real engine has been seen to lose its core at SIGTERM and to leave its streams open and silent.
                 clean = False
             self.first.set()
             return Streamed(
