@@ -1,5 +1,6 @@
 """The comparison of a real engine's KV cache with `bayplan fit`, with an engine that is made up."""
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -98,3 +99,17 @@ def test_six_families_and_more_are_known_configurations() -> None:
     assert len({family.config["architectures"][0] for family in families}) >= 6
     for family in families:
         assert parse_config(family.config).layers
+
+
+async def test_a_family_that_does_not_start_is_told_when_the_others_had_their_turn() -> None:
+    first, second = read_families()[:2]
+    said: list[str] = []
+
+    async def started(family: Family, folder: Path) -> Pages:
+        if family.name == first.name:
+            raise CachePagesError(f"{family.name} did not start")
+        return STARTED
+
+    with pytest.raises(CachePagesError, match=re.escape(f"{first.name} did not start")):
+        await cache_pages(say=said.append, started=started, families=[first, second])
+    assert [line.split(":")[0] for line in said] == [first.name, second.name]
