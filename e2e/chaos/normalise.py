@@ -11,7 +11,6 @@ Dropped or blanked, and why:
 - how many looks a stage of a Rollout took: at another pace it takes more.
 - digests of what evidence rests on: each world has nodes of its own. The salt of cohorts: each Rollout has its own.
 - attempt numbers, only where `attempts` says so: under faults a reservation may be given back and made anew.
-- the number of a ControllerRevision, there too: who is restarted and told of an older world may give it once more.
 Everything else, such as counts, conditions with their reasons and messages, labels and specs, is compared.
 """
 
@@ -65,10 +64,7 @@ class Normaliser:
         """Return the objects as sorted text, one line each; equal lists mean equal worlds."""
         objects = list(objects)
         uids = {o["metadata"]["uid"]: f"uid of {o['kind']} {self.name(o['metadata']['name'])}" for o in objects}
-        return sorted(json.dumps(self._blank(self._numbered(obj), uids), sort_keys=True) for obj in objects)
-
-    def _numbered(self, obj: Json) -> Json:
-        return obj | {"revision": "N"} if self.attempts and obj["kind"] == "ControllerRevision" else obj
+        return sorted(json.dumps(self._blank(obj, uids), sort_keys=True) for obj in objects)
 
     def _blank(self, value: Any, uids: Mapping[str, str]) -> Any:
         if isinstance(value, dict):

@@ -81,15 +81,6 @@ def test_attempts_count_unless_blanked() -> None:
     assert state("11", first, attempts=True) == state("11", second, attempts=True)
 
 
-def test_the_number_of_a_revision_counts_unless_attempts_are_blanked() -> None:
-    first, second = (
-        [{"kind": "ControllerRevision", "metadata": {"name": "a", "uid": uid_of("11")}, "revision": n}] for n in (1, 2)
-    )
-
-    assert state("11", first) != state("11", second)
-    assert state("11", first, attempts=True) == state("11", second, attempts=True)
-
-
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [

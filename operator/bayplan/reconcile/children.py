@@ -135,16 +135,20 @@ class ChildWriter:
         spec: InferenceModelSpec,
         *,
         revision: str,
+        generation: int,
         records: Recorded,
         in_use: Iterable[str],
     ) -> None:
-        """Have the snapshot of `revision` with these layouts recorded, and drop snapshots long out of use."""
+        """Have the snapshot of `revision` with these layouts recorded, and drop snapshots long out of use.
+
+        A snapshot is numbered by the model's `generation`: it rises with each change of the spec, and needs no other
+        snapshot to be seen, which a restarted operator may not see yet.
+        """
         key = Key(model.namespace, manifests.revision_name(model.name, revision))
         mine = self.revisions.by_index(BY_OWNER, model.uid)
         found = self._own(self.revisions, key, model)
         if found is None:
-            number = 1 + max((child.number for child in mine), default=0)
-            body = manifests.controller_revision(model, spec, revision=revision, number=number, records=records)
+            body = manifests.controller_revision(model, spec, revision=revision, number=generation, records=records)
             await self._create(CONTROLLER_REVISIONS, self.revisions, body, model)
         else:
             kept = with_evidence(read_layouts(found.layouts), records)
@@ -161,13 +165,15 @@ class ChildWriter:
         return found.inspected if found is not None else ""
 
     async def record_inspection(
-        self, model: ModelIdentity, spec: InferenceModelSpec, *, revision: str, text: str
+        self, model: ModelIdentity, spec: InferenceModelSpec, *, revision: str, generation: int, text: str
     ) -> None:
         """Keep what was read of a revision's files beside its snapshot, once."""
         key = Key(model.namespace, manifests.revision_name(model.name, revision))
         records = self.recorded_layouts(model, revision)
         others = {child.revision for child in self.revisions.by_index(BY_OWNER, model.uid)}
-        await self.ensure_revision(model, spec, revision=revision, records=records, in_use=others)
+        await self.ensure_revision(
+            model, spec, revision=revision, generation=generation, records=records, in_use=others
+        )
         found = self._own(self.revisions, key, model)
         if found is not None:
             await self._annotate(found, names.ANNOTATION_INSPECTED, text)

@@ -34,7 +34,7 @@ class Inspector:
         self._fleet = fleet
         self._children = children
 
-    async def look(self, model: ModelIdentity, spec: InferenceModelSpec, *, revision: str) -> bool:
+    async def look(self, model: ModelIdentity, spec: InferenceModelSpec, *, revision: str, generation: int) -> bool:
         """Bring the inspection of a revision a step on; return whether something was learned.
 
         Raises ApiError for what the API server refuses.
@@ -49,7 +49,7 @@ class Inspector:
         if pod.inspection is None or pod.inspection.owner_uid != model.uid or not pod.terminal:
             return False
         text = pod.inspection.report or '{"error":"the pod ended without a word"}'
-        await self._children.record_inspection(model, spec, revision=revision, text=text)
+        await self._children.record_inspection(model, spec, revision=revision, generation=generation, text=text)
         await self._remove(pod)
         return True
 

@@ -63,7 +63,7 @@ class Reserver:
             self._findings.blocker = Blocker(reason, message)
             wish = self._wish
             if reason is Reason.INSPECTING and await self._tools.inspector.look(
-                wish.model, wish.spec, revision=wish.target.revision
+                wish.model, wish.spec, revision=wish.target.revision, generation=wish.generation
             ):
                 self._findings.waits.append(0.0)
             return False
@@ -82,6 +82,7 @@ class Reserver:
             wish.model,
             wish.spec,
             revision=wish.target.revision,
+            generation=wish.generation,
             records=wish.plan.records,
             in_use={*wish.revisions, *(group.revision for group in self._look())},
         )
