@@ -7,7 +7,7 @@ import pytest
 
 from bayplan.api import names
 from bayplan.api.capacityplan import CapacityPlanSpec
-from bayplan.api.capacityplan_status import CapacityPlanStatus, read_plan_status
+from bayplan.api.capacityplan_status import CapacityPlanStatus
 from bayplan.api.capacitywords import Control
 from bayplan.api.crd import CAPACITYPLAN, custom_resource_definition
 from bayplan.api.structural import defaulted, structural_schema
@@ -195,7 +195,7 @@ async def test_plan_status_from_our_own_wire_form_comes_back_equal(api: KubeApi,
     )
 
     assert stored["status"] == FULL_PLAN_STATUS == status.to_wire()
-    assert read_plan_status(stored["status"]) == status
+    assert CapacityPlanStatus.read(stored["status"]) == status
 
 
 async def test_plan_names_are_served(api: KubeApi) -> None:

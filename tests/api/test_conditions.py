@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayplan.api.conditions import Condition, ConditionType, Reason, Status, merge_conditions
-from bayplan.api.inferencemodel_status import InferenceModelStatus, read_status
+from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.api.meta import MAX_TEXT, parse_rfc3339, rfc3339
 from bayplan.api.reasons import REASON_HELP
 from bayplan.api.reference import SUMMARIES, reasons_page
@@ -83,14 +83,14 @@ def test_reasons_and_types_have_the_form_that_the_schema_asks_for() -> None:
 
 
 def test_status_of_this_version_is_read_whole() -> None:
-    assert read_status(FULL_STATUS).to_wire() == FULL_STATUS
+    assert InferenceModelStatus.read(FULL_STATUS).to_wire() == FULL_STATUS
 
 
 def test_status_of_a_newer_version_is_read_as_far_as_it_can_be() -> None:
     raw: Any = deepcopy(FULL_STATUS)
     raw["placement"]["groups"][0]["stage"] = "Levitating"
     raw["novelty"] = {"a": 1}
-    status = read_status(raw)
+    status = InferenceModelStatus.read(raw)
     assert status.placement.groups == ()
     assert status.ready_replicas == 1
     assert status.conditions[0].type == "Ready"
@@ -109,7 +109,7 @@ def test_status_of_a_newer_version_is_read_as_far_as_it_can_be() -> None:
     )
 )
 def test_no_stored_status_raises(raw: object) -> None:
-    assert isinstance(read_status(raw), InferenceModelStatus)
+    assert isinstance(InferenceModelStatus.read(raw), InferenceModelStatus)
 
 
 def test_times_round_trip_in_the_form_of_kubernetes() -> None:

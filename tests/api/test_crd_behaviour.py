@@ -14,7 +14,7 @@ from bayplan.api import names
 from bayplan.api.conditions import ConditionType, Reason, merge_conditions
 from bayplan.api.crd import INFERENCEMODEL, custom_resource_definition
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.api.inferencemodel_status import InferenceModelStatus, read_status
+from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.api.structural import defaulted, structural_schema
 from bayplan.api.validation import parse_spec
 from e2e.localcluster import ApiError, Cluster, KubeApi
@@ -90,7 +90,7 @@ async def test_status_applied_from_our_own_wire_form_comes_back_equal(api: KubeA
     status = InferenceModelStatus.model_validate(FULL_STATUS)
     stored = await apply_status(api, namespace, status)
     assert stored["status"] == FULL_STATUS == status.to_wire()
-    assert read_status(stored["status"]) == status
+    assert InferenceModelStatus.read(stored["status"]) == status
 
 
 async def test_equal_status_applied_again_changes_nothing(api: KubeApi, namespace: str) -> None:

@@ -5,7 +5,7 @@ import pytest
 from bayplan.api import names
 from bayplan.api.crd import ROLLOUT, custom_resource_definition
 from bayplan.api.rollout import RolloutSpec
-from bayplan.api.rollout_status import RolloutStatus, read_rollout_status
+from bayplan.api.rollout_status import RolloutStatus
 from bayplan.api.rolloutwords import CapacityMode
 from bayplan.api.structural import defaulted, structural_schema
 from bayplan.api.validation import parse_rollout_spec
@@ -129,7 +129,7 @@ async def test_rollout_status_from_our_own_wire_form_comes_back_equal(api: KubeA
         force="true",
     )
     assert stored["status"] == FULL_ROLLOUT_STATUS == status.to_wire()
-    assert read_rollout_status(stored["status"]) == status
+    assert RolloutStatus.read(stored["status"]) == status
 
 
 async def test_rollout_names_are_served(api: KubeApi) -> None:
@@ -150,6 +150,6 @@ async def test_rollout_rules_leave_half_of_their_cost_budget(api: KubeApi) -> No
 
 
 def test_what_an_unknown_writer_left_unreadable_counts_as_absent() -> None:
-    status = read_rollout_status({**FULL_ROLLOUT_STATUS, "plan": {"epoch": -1}, "novelty": 1})
+    status = RolloutStatus.read({**FULL_ROLLOUT_STATUS, "plan": {"epoch": -1}, "novelty": 1})
     assert status.plan is None
     assert status.attempt == 2

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from bayplan.api.rollout_status import read_rollout_status
+from bayplan.api.rollout_status import RolloutStatus
 from bayplan.cli.rolloutview import ShownRollout, explanation, rollout_screen, rollouts_table
 from tests.cli.rollouts import AT, rollout
 
@@ -16,7 +16,7 @@ CONDITION = {"type": "Ready", "status": "False", "reason": "GateFailed", "messag
 
 def shown(**fields: Any) -> ShownRollout:
     raw = rollout(**fields)
-    return ShownRollout("team", "chat", "chat", raw["spec"], read_rollout_status(raw["status"]))
+    return ShownRollout("team", "chat", "chat", raw["spec"], RolloutStatus.read(raw["status"]))
 
 
 def text(what: RenderableType, width: int = 160) -> str:
@@ -122,6 +122,6 @@ def test_texts_of_the_cluster_are_no_markup() -> None:
 
 
 def test_object_that_nobody_has_looked_at_says_so() -> None:
-    bare = ShownRollout("team", "chat", "chat", {}, read_rollout_status(None))
+    bare = ShownRollout("team", "chat", "chat", {}, RolloutStatus.read(None))
     for screen in (rollout_screen(bare, now=NOW), explanation(bare, now=NOW)):
         assert "is it running?" in text(screen)

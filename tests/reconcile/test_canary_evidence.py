@@ -11,7 +11,7 @@ from bayplan.api.inferencemodel_status import PlanEvidenceStatus
 from bayplan.api.meta import rfc3339
 from bayplan.api.revision import revision_hash
 from bayplan.api.rollout import RolloutSpec
-from bayplan.api.rollout_status import read_rollout_status
+from bayplan.api.rollout_status import RolloutStatus
 from bayplan.api.validation import parse_rollout_spec, parse_spec
 from bayplan.cli.offline.collect import reduce_cluster
 from bayplan.cli.offline.evaluate import Evaluation
@@ -34,7 +34,7 @@ def canary(cluster: Staging, key: Key, revision: str) -> CanaryResult | None:
     stored = next(obj for obj in cluster.api.objects(ROLLOUTS) if obj["metadata"]["name"] == key.name)
     spec = parse_rollout_spec(stored["spec"])
     assert isinstance(spec, RolloutSpec)
-    return canary_of(spec, read_rollout_status(stored.get("status")), revision)
+    return canary_of(spec, RolloutStatus.read(stored.get("status")), revision)
 
 
 def proves(cluster: Staging, key: Key, revision: str) -> ClaimState | None:

@@ -1,10 +1,9 @@
 """`CapacityPlan.status`: the numbers that were sized, what they break, and which claims are earned. Written by one."""
 
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from bayplan.api.capacityplan import MAX_CLASSES
 from bayplan.api.capacitywords import ClaimState, Control, Dimension, Need
@@ -168,15 +167,3 @@ class CapacityPlanStatus(StatusSchema):
     """Of all inputs and results: another one says that something changed."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), Keyed("type")] = ()
     """Conditions by type."""
-
-
-def read_plan_status(raw: object) -> CapacityPlanStatus:
-    """Return what can be read of a stored status; never raises. A member that cannot be read counts as absent."""
-    members = dict(raw) if isinstance(raw, Mapping) else {}
-    try:
-        return CapacityPlanStatus.model_validate(members, by_alias=True, by_name=False)
-    except ValidationError as error:
-        unreadable = {fault["loc"][0] for fault in error.errors(include_url=False, include_input=False)}
-    return CapacityPlanStatus.model_validate(
-        {name: value for name, value in members.items() if name not in unreadable}, by_alias=True, by_name=False
-    )

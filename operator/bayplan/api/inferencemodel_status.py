@@ -1,11 +1,10 @@
 """`InferenceModel.status`: counts, the numbers that decided, and conditions. Written by the operator alone."""
 
-from collections.abc import Mapping
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from bayplan.api.autoscaling import ScalingStatus
 from bayplan.api.conditions import MAX_CONDITIONS, Condition
@@ -232,18 +231,3 @@ class InferenceModelStatus(StatusSchema):
 def two_decimals(value: Decimal) -> Decimal:
     """Round for display to hundredths of a GiB; decisions never use the rounded value."""
     return value.quantize(Decimal("0.01"))
-
-
-def read_status(raw: object) -> InferenceModelStatus:
-    """Return what can be read of a stored status; never raises.
-
-    An older or newer operator may have written it: a member that this version cannot read counts as absent.
-    """
-    members = dict(raw) if isinstance(raw, Mapping) else {}
-    try:
-        return InferenceModelStatus.model_validate(members, by_alias=True, by_name=False)
-    except ValidationError as error:
-        unreadable = {fault["loc"][0] for fault in error.errors(include_url=False, include_input=False)}
-    return InferenceModelStatus.model_validate(
-        {name: value for name, value in members.items() if name not in unreadable}, by_alias=True, by_name=False
-    )

@@ -15,6 +15,7 @@ from pydantic import (
     GetJsonSchemaHandler,
     Strict,
     StringConstraints,
+    ValidationError,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -66,6 +67,21 @@ class StatusSchema(Schema):
     """Part of a status: read leniently, because an older or newer operator may have written it."""
 
     model_config = ConfigDict(extra="ignore")
+
+    @classmethod
+    def read(cls, raw: object) -> Self:
+        """Return what can be read of what is stored; never raises for a status without required members.
+
+        A member that this version cannot read counts as absent.
+        """
+        members = dict(raw) if isinstance(raw, Mapping) else {}
+        try:
+            return cls.model_validate(members, by_alias=True, by_name=False)
+        except ValidationError as error:
+            unreadable = {fault["loc"][0] for fault in error.errors(include_url=False, include_input=False)}
+        return cls.model_validate(
+            {name: value for name, value in members.items() if name not in unreadable}, by_alias=True, by_name=False
+        )
 
 
 def json_number(value: Decimal) -> int | float:

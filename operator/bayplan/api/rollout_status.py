@@ -4,11 +4,10 @@ Everything that the next decision needs stands here: a restarted operator goes o
 RFC 3339 with up to microseconds, so that a window of evidence is never taken for an earlier one.
 """
 
-from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
 from bayplan.api.conditions import MAX_CONDITIONS, Condition
 from bayplan.api.meta import (
@@ -310,15 +309,3 @@ class RolloutStatus(StatusSchema):
     """The last changes, the latest last."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=MAX_CONDITIONS), Keyed("type")] = ()
     """Conditions by type."""
-
-
-def read_rollout_status(raw: object) -> RolloutStatus:
-    """Return what can be read of a stored status; never raises. A member that cannot be read counts as absent."""
-    members = dict(raw) if isinstance(raw, Mapping) else {}
-    try:
-        return RolloutStatus.model_validate(members, by_alias=True, by_name=False)
-    except ValidationError as error:
-        unreadable = {fault["loc"][0] for fault in error.errors(include_url=False, include_input=False)}
-    return RolloutStatus.model_validate(
-        {name: value for name, value in members.items() if name not in unreadable}, by_alias=True, by_name=False
-    )

@@ -34,12 +34,13 @@ from bayplan.cluster.resources import (
     RESOURCE_QUOTAS,
     ROLLOUTS,
     SERVICES,
+    Resource,
 )
 from bayplan.cluster.resync import Resync
 from bayplan.cluster.runtime import Runtime
 from bayplan.cluster.servertime import ServerTime
 from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
-from bayplan.reconcile.capacityplan.view import PlanView, plan_store, view_plan
+from bayplan.reconcile.capacityplan.view import plan_store, view_plan
 from bayplan.reconcile.children import ChildWriter, child_store, view_child
 from bayplan.reconcile.evidence import MeasuredCaches
 from bayplan.reconcile.fleet import Fleet, NodeView, node_store, pod_store, view_node
@@ -48,11 +49,12 @@ from bayplan.reconcile.inferencemodel import InferenceModelReconciler
 from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.nodereports import NODE_VALUE_IGNORED, NodeReports
 from bayplan.reconcile.pods import view_pod
+from bayplan.reconcile.ports import Named
 from bayplan.reconcile.qualityruns import QualityRuns
 from bayplan.reconcile.quotas import QuotaView, view_quota
 from bayplan.reconcile.rollout.reconciler import RolloutReconciler
 from bayplan.reconcile.rollout.stored import seconds_of
-from bayplan.reconcile.rollout.view import RolloutView, rollout_store, view_rollout
+from bayplan.reconcile.rollout.view import rollout_store, view_rollout
 from bayplan.telemetry.engine import HttpEngine
 from bayplan.telemetry.prompts import HttpPrompts
 
@@ -60,39 +62,16 @@ OURS = f"{names.APP_MANAGED_BY}={names.MANAGED_BY}"
 CONTROLLER = names.EVENT_COMPONENT
 
 
-class ModelEvents:
-    """Events about InferenceModels, written in the background."""
+class KindEvents:
+    """Events about the objects of one kind, written in the background."""
 
-    def __init__(self, recorder: EventRecorder) -> None:
+    def __init__(self, recorder: EventRecorder, resource: Resource) -> None:
         self._recorder = recorder
+        self._resource = resource
 
-    def emit(self, view: ModelView, *, reason: str, message: str, warning: bool) -> None:
+    def emit(self, view: Named, *, reason: str, message: str, warning: bool) -> None:
         """Record one event."""
-        subject = Subject(resource=INFERENCE_MODELS, key=view.key, uid=view.uid)
-        self._recorder.record(subject, "Warning" if warning else "Normal", reason, message)
-
-
-class CapacityPlanEvents:
-    """Events about CapacityPlans, written in the background."""
-
-    def __init__(self, recorder: EventRecorder) -> None:
-        self._recorder = recorder
-
-    def emit(self, view: PlanView, *, reason: str, message: str, warning: bool) -> None:
-        """Record one event."""
-        subject = Subject(resource=CAPACITY_PLANS, key=view.key, uid=view.uid)
-        self._recorder.record(subject, "Warning" if warning else "Normal", reason, message)
-
-
-class RolloutEvents:
-    """Events about Rollouts, written in the background."""
-
-    def __init__(self, recorder: EventRecorder) -> None:
-        self._recorder = recorder
-
-    def emit(self, view: RolloutView, *, reason: str, message: str, warning: bool) -> None:
-        """Record one event."""
-        subject = Subject(resource=ROLLOUTS, key=view.key, uid=view.uid)
+        subject = Subject(resource=self._resource, key=view.key, uid=view.uid)
         self._recorder.record(subject, "Warning" if warning else "Normal", reason, message)
 
 
@@ -171,7 +150,7 @@ async def run_operator(
             engine=engine,
             metrics=demand,
             gateways=gateways,
-            events=ModelEvents(recorder),
+            events=KindEvents(recorder, INFERENCE_MODELS),
             settings=configuration.reconcile_settings(),
             now=now,
             clock=clock.time,
@@ -200,7 +179,7 @@ async def run_operator(
             counts=counts,
             engine=engine,
             quality=QualityRuns(prompts, now_seconds=lambda: seconds_of(now()), sleep=sleep),
-            events=RolloutEvents(recorder),
+            events=KindEvents(recorder, ROLLOUTS),
             settings=configuration.reconcile_settings(),
             now=now,
             sleep=sleep,
@@ -225,7 +204,7 @@ async def run_operator(
             quotas=quotas,
             topology=configuration.topology,
             group_limits=configuration.reconcile_settings().group_limits,
-            events=CapacityPlanEvents(recorder),
+            events=KindEvents(recorder, CAPACITY_PLANS),
             now=now,
         )
         planner = Controller(

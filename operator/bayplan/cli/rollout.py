@@ -17,7 +17,7 @@ import typer
 import yaml
 from rich.console import Console
 
-from bayplan.api.rollout_status import read_rollout_status
+from bayplan.api.rollout_status import RolloutStatus
 from bayplan.cli import rolloutchanges
 from bayplan.cli.rolloutchanges import Change, ChangeRefusedError
 from bayplan.cli.rolloutview import ShownRollout, explanation, rollout_screen, rollouts_table
@@ -219,7 +219,7 @@ def _not_found(error: NotFound, absent: str) -> RolloutError:
 def _shown(raw: Json) -> ShownRollout:
     meta, spec = raw["metadata"], raw.get("spec") or {}
     model = str((spec.get("modelRef") or {}).get("name", "?"))
-    return ShownRollout(meta["namespace"], meta["name"], model, spec, read_rollout_status(raw.get("status")))
+    return ShownRollout(meta["namespace"], meta["name"], model, spec, RolloutStatus.read(raw.get("status")))
 
 
 def _console() -> Console:

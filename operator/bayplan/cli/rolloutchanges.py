@@ -7,7 +7,7 @@ from typing import Any
 
 from bayplan.api.meta import rfc3339
 from bayplan.api.rollout import MAX_APPROVALS
-from bayplan.api.rollout_status import RolloutStatus, read_rollout_status
+from bayplan.api.rollout_status import RolloutStatus
 from bayplan.api.rolloutwords import Phase, StageKind
 
 _UNDOABLE = (Phase.REPLACING, Phase.RETAINED)
@@ -81,7 +81,7 @@ def stage_name(stage: Mapping[str, Any]) -> str:
 
 
 def _parts(rollout: Mapping[str, Any]) -> tuple[Mapping[str, Any], RolloutStatus]:
-    return rollout["spec"], read_rollout_status(rollout.get("status"))
+    return rollout["spec"], RolloutStatus.read(rollout.get("status"))
 
 
 def _candidate(status: RolloutStatus) -> str:

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from bayplan.api.inferencemodel_status import read_status
+from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.cli.statusview import ShownModel, model_screen, models_table
 from bayplan.cluster.client import ApiClient
 from bayplan.cluster.credentials import Credentials, CredentialsError, load_access
@@ -98,7 +98,7 @@ def _render(raws: list[Json], name: str | None) -> Any:
 def _shown(raw: Json) -> ShownModel:
     meta = raw["metadata"]
     served = raw.get("spec", {}).get("model", {}).get("name", "?")
-    status = read_status(raw.get("status") or {})
+    status = InferenceModelStatus.read(raw.get("status") or {})
     return ShownModel(meta["namespace"], meta["name"], str(served), meta.get("generation", 0), status)
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
 
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
@@ -37,12 +36,13 @@ from bayplan.reconcile.modelpass import ModelPass
 from bayplan.reconcile.modelstatus import Situation, build_status, invalid_status
 from bayplan.reconcile.modelview import ModelView, view_model
 from bayplan.reconcile.pods import PodView
+from bayplan.reconcile.ports import EventSink, KeyQueue
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.release import Rechecker
 from bayplan.reconcile.revisions import Revisions
 from bayplan.reconcile.rollout.view import RolloutView, deciding
 from bayplan.reconcile.scaling.autoscaler import Autoscaler, ScalingPlan
-from bayplan.reconcile.statuswriter import EventSink, Standing, StatusWriter, is_warning
+from bayplan.reconcile.statuswriter import Standing, StatusWriter, is_warning
 from bayplan.reconcile.tools import Tools, Wish
 from bayplan.reconcile.warmup import WarmupTracker
 from bayplan.telemetry.engine import EnginePort
@@ -52,16 +52,6 @@ logger = logging.getLogger(__name__)
 
 CAPACITY_DELAY_SECONDS = 0.2
 """Freed capacity is looked at once for a burst of events."""
-
-
-class KeyQueue(Protocol):
-    """The controller's queue as the reconciler uses it."""
-
-    def enqueue(self, key: Key) -> None:
-        """Reconcile soon."""
-
-    def enqueue_after(self, key: Key, seconds: float) -> None:
-        """Reconcile after some time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bayplan.api.inferencemodel_status import InferenceModelStatus, read_status
+from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.cluster.cache import version_number
 from bayplan.cluster.codec import dumps, loads
 from bayplan.cluster.resources import Key
@@ -43,7 +43,7 @@ class ModelView:
 
     def read_status(self) -> InferenceModelStatus:
         """Return the status; empty where an unknown writer left something unreadable."""
-        return read_status(loads(self.status_json, exact_numbers=True))
+        return InferenceModelStatus.read(loads(self.status_json, exact_numbers=True))
 
 
 def view_model(raw: Mapping[str, Any]) -> ModelView:

@@ -8,7 +8,6 @@ has come by then: a model's start passes through a dozen states, and each write 
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Protocol
 
 from bayplan.api import names
 from bayplan.api.conditions import Condition, ConditionType, Reason
@@ -18,15 +17,9 @@ from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import INFERENCE_MODELS
 from bayplan.reconcile.modelview import ModelView, view_model
+from bayplan.reconcile.ports import EventSink
 
 PROGRESS_SECONDS = 1.0
-
-
-class EventSink(Protocol):
-    """Where events about objects go; never blocks, never fails."""
-
-    def emit(self, view: ModelView, *, reason: str, message: str, warning: bool) -> None:
-        """Record one event."""
 
 
 class Standing:

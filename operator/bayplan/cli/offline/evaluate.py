@@ -12,14 +12,14 @@ from typing import Any
 from bayplan.api import names
 from bayplan.api.capacityplan import NAME_RULE as PLAN_NAME_RULE
 from bayplan.api.capacityplan import CapacityPlanSpec
-from bayplan.api.capacityplan_status import CapacityPlanStatus, read_plan_status
+from bayplan.api.capacityplan_status import CapacityPlanStatus
 from bayplan.api.conditions import ConditionType, Reason, Status
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.api.inferencemodel_status import InferenceModelStatus, read_status
+from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.api.revision import revision_hash
 from bayplan.api.rollout import NAME_RULE as ROLLOUT_NAME_RULE
 from bayplan.api.rollout import RolloutSpec
-from bayplan.api.rollout_status import read_rollout_status
+from bayplan.api.rollout_status import RolloutStatus
 from bayplan.api.rules import Rule
 from bayplan.api.validation import FieldError, parse_plan_spec, parse_rollout_spec, parse_spec
 from bayplan.cli.offline.document import ClusterDocument, KnownObject
@@ -79,7 +79,7 @@ class _Model:
 
     @property
     def status(self) -> InferenceModelStatus:
-        return read_status(self.known.status if self.known is not None else {})
+        return InferenceModelStatus.read(self.known.status if self.known is not None else {})
 
 
 class Evaluation:
@@ -175,7 +175,7 @@ class Evaluation:
         status = self._plans.get(name)
         if status is None:
             known = self._document.known(PLAN, *name)
-            status = read_plan_status(known.status) if known is not None else None
+            status = CapacityPlanStatus.read(known.status) if known is not None else None
         generation = status.observed_generation if status is not None else 0
         return guide(model.spec, model.status.capacity, status, plan_generation=generation)
 
@@ -253,14 +253,14 @@ class Evaluation:
         for one in rollouts:
             spec = parse_rollout_spec(one.spec)
             if isinstance(spec, RolloutSpec) and spec.model_ref.name == model.name[1]:
-                return canary_of(spec, read_rollout_status(one.status), model.revision)
+                return canary_of(spec, RolloutStatus.read(one.status), model.revision)
         return None
 
     def _plan_changes(self, manifest: Manifest, status: CapacityPlanStatus) -> tuple[str, ...]:
         known = self._document.known(PLAN, manifest.namespace, manifest.name)
         if known is None:
             return ("a new CapacityPlan",)
-        before = read_plan_status(known.status)
+        before = CapacityPlanStatus.read(known.status)
         pairs = (
             ("replicas", before.replicas, status.replicas),
             ("GPUs", before.gpus, status.gpus),

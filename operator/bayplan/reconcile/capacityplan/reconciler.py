@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from fractions import Fraction
-from typing import Protocol
 
 from bayplan.api import names
 from bayplan.api.capacityplan import CapacityPlanSpec
@@ -33,6 +32,7 @@ from bayplan.reconcile.capacityplan.view import PlanView, view_plan
 from bayplan.reconcile.fleet import Fleet, NodeView
 from bayplan.reconcile.modelview import ModelView
 from bayplan.reconcile.pods import PodView
+from bayplan.reconcile.ports import EventSink, KeyQueue
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.rollout.view import RolloutView, deciding
 
@@ -45,23 +45,6 @@ REST_PER_WORK = 50
 """Plans that take long to decide are looked at less often: of a fleet in motion they get at most a fiftieth."""
 AFTER_SECONDS = 0.05
 """An age is looked at just after it has passed its limit, never just before."""
-
-
-class PlanEvents(Protocol):
-    """Where events about CapacityPlans go; never blocks, never fails."""
-
-    def emit(self, view: PlanView, *, reason: str, message: str, warning: bool) -> None:
-        """Record one event."""
-
-
-class KeyQueue(Protocol):
-    """The controller's queue as the reconciler uses it."""
-
-    def enqueue(self, key: Key) -> None:
-        """Reconcile soon."""
-
-    def enqueue_after(self, key: Key, seconds: float) -> None:
-        """Reconcile after some time."""
 
 
 class CapacityPlanReconciler:
@@ -78,7 +61,7 @@ class CapacityPlanReconciler:
         quotas: Store[QuotaView],
         topology: Topology,
         group_limits: GroupLimits,
-        events: PlanEvents,
+        events: EventSink,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         offload: Offload = asyncio.to_thread,
     ) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.api.capacityplan import CapacityPlanSpec
-from bayplan.api.capacityplan_status import CapacityPlanStatus, read_plan_status
+from bayplan.api.capacityplan_status import CapacityPlanStatus
 from bayplan.api.validation import FieldError, parse_plan_spec
 from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.codec import dumps, loads
@@ -32,7 +32,7 @@ class PlanView:
 
     def read_status(self) -> CapacityPlanStatus:
         """Return the status; empty where an unknown writer left something unreadable."""
-        return read_plan_status(loads(self.status_json, exact_numbers=True))
+        return CapacityPlanStatus.read(loads(self.status_json, exact_numbers=True))
 
 
 def view_plan(raw: Mapping[str, Any]) -> PlanView:

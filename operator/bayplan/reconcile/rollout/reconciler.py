@@ -7,7 +7,6 @@ which something changes by itself; at rest nothing is measured and nothing writt
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 from bayplan.api import names
 from bayplan.api.rollout import RolloutSpec
@@ -28,6 +27,7 @@ from bayplan.reconcile.gateways import Gateways, GatewayView
 from bayplan.reconcile.inferencemodel import ReconcileSettings
 from bayplan.reconcile.modelview import ModelView
 from bayplan.reconcile.pods import PodView
+from bayplan.reconcile.ports import EventSink, KeyQueue
 from bayplan.reconcile.qualityruns import QualityRuns
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.revisions import Revisions
@@ -47,20 +47,6 @@ from bayplan.telemetry.rolloutcounts import CountsPort
 _AT_REST = (Phase.STEADY, Phase.ROLLED_BACK)
 
 
-class KeyQueue(Protocol):
-    """The controller's queue as the reconciler uses it."""
-
-    def enqueue(self, key: Key) -> None:
-        """Reconcile soon."""
-
-
-class RolloutEvents(Protocol):
-    """Where events about Rollouts go; never blocks, never fails."""
-
-    def emit(self, view: RolloutView, *, reason: str, message: str, warning: bool) -> None:
-        """Record one event."""
-
-
 class RolloutReconciler:
     """Reconciles Rollouts. Reads caches and what was measured; writes status alone; needs `queue` set before use."""
 
@@ -78,7 +64,7 @@ class RolloutReconciler:
         counts: CountsPort,
         engine: EnginePort,
         quality: QualityRuns,
-        events: RolloutEvents,
+        events: EventSink,
         settings: ReconcileSettings,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bayplan.api.rollout import RolloutSpec
-from bayplan.api.rollout_status import RolloutStatus, read_rollout_status
+from bayplan.api.rollout_status import RolloutStatus
 from bayplan.api.validation import FieldError, parse_rollout_spec
 from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.codec import dumps, loads
@@ -35,7 +35,7 @@ class RolloutView:
 
     def read_status(self) -> RolloutStatus:
         """Return the status; empty where an unknown writer left something unreadable."""
-        return read_rollout_status(loads(self.status_json, exact_numbers=True))
+        return RolloutStatus.read(loads(self.status_json, exact_numbers=True))
 
 
 def view_rollout(raw: Mapping[str, Any]) -> RolloutView:
