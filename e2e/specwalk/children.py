@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,14 +35,6 @@ class Family:
             only_mine, only_theirs = sorted(set(mine) - set(theirs)), sorted(set(theirs) - set(mine))
             counts = f"{len(mine)} against {len(theirs)}"
             return f"{collection} differ ({counts}): {_contrast(only_mine, only_theirs)}"
-        return ""
-
-    def lack(self, other: "Family", collections: Iterable[str]) -> str:
-        """Say which members of the other family are missing here, empty when none is; more are no matter."""
-        for collection in sorted(collections):
-            missing = Counter(other.members[collection]) - Counter(self.members[collection])
-            if missing:
-                return f"{collection} lack {next(iter(missing))[:SHOWN]}"
         return ""
 
 

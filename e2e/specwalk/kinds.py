@@ -203,7 +203,7 @@ INFERENCE_MODEL = Kind(
         "poddisruptionbudgets": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
         "controllerrevisions": "/apis/apps/v1/namespaces/{namespace}/controllerrevisions",
     },
-    kept=frozenset({"controllerrevisions", "services"}),
+    kept=frozenset({"controllerrevisions"}),
     conditions=("Accepted", "MemoryFit"),
     beside=frozenset({names.CAPACITYPLAN_PLURAL}),
     needs=_model_needs,

@@ -144,8 +144,7 @@ class Walker:
             await self._start_over()
             return
         assert self._base is not None
-        found = await self._family(self._namespace, stored)
-        difference = found.difference(self._base, without=self._kind.kept) or found.lack(self._base, self._kind.kept)
+        difference = (await self._family(self._namespace, stored)).difference(self._base)
         if difference:
             self._diverged(step, f"taken back, {difference}")
             await self._start_over()

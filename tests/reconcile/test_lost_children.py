@@ -37,3 +37,17 @@ async def test_a_budget_whose_status_its_controller_writes_wakes_nobody() -> Non
     cluster.api.remove(PDBS, budget)
     cluster.operator.deliver()
     assert list(cluster.operator.queued) == [key]
+
+
+async def test_the_service_that_names_ranks_goes_with_the_last_group_over_several_nodes() -> None:
+    cluster = World()
+    for number in (1, 2, 3):
+        cluster.add_node(f"n{number}")
+    key = cluster.add_model(parallelism={"tensor": 2, "pipeline": 2})
+    await cluster.run()
+    wide = {service.name for service in keys(cluster, SERVICES)}
+    assert len(wide) == 2
+    cluster.edit_spec(key, parallelism={"tensor": 1, "pipeline": 1})
+    await cluster.advance(120)
+    assert cluster.reason(key, "Ready") == ("True", "Ready")
+    assert {service.name for service in keys(cluster, SERVICES)} == {key.name} < wide

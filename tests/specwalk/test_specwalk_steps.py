@@ -158,10 +158,3 @@ def test_a_child_too_many_too_few_or_other_is_told() -> None:
 
 def test_two_children_that_are_equal_are_still_two() -> None:
     assert "2 against 1" in family(pods=("a", "a")).difference(family(pods=("a",)))
-
-
-def test_what_a_collection_that_remembers_has_more_is_no_matter_but_what_it_lacks_is() -> None:
-    two = family(services=("a", "b"))
-    assert two.lack(family(services=("a",)), ["services"]) == ""
-    assert family(services=("a",)).lack(two, ["services"]) == "services lack b"
-    assert family(services=("a",)).lack(two, []) == ""

@@ -211,6 +211,12 @@ class ChildWriter:
             if self._own(self.services, key, model) is None:
                 await self._create(SERVICES, self.services, body, model)
 
+    async def drop_ranks_service(self, model: ModelIdentity) -> None:
+        """Have none that names ranks: no group is over several nodes any more, and none can be."""
+        found = self._own(self.services, Key(model.namespace, manifests.ranks_service_name(model.name)), model)
+        if found is not None and not found.deleting:
+            await self._delete(SERVICES, self.services, found)
+
     def has_service(self, model: ModelIdentity) -> bool:
         """Whether the model's service is there."""
         return self._own(self.services, Key(model.namespace, model.name), model) is not None
