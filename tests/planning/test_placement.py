@@ -10,7 +10,7 @@ from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Claim, ClaimState, Inventory, Sharing, Taint
 from bayplan.planning.layout.split import Layout
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.placement import MOST_GROUNDS, groups_per_domain, place
+from bayplan.planning.placement import MOST_GROUNDS, groups_per_domain, place, place_apart
 from tests.planning.fleets import H100, L4, node, request, shape
 
 TAINT = Taint(key="dedicated", value="llm", effect="NoSchedule")
@@ -411,3 +411,14 @@ def test_without_a_runner_up_the_decision_is_the_same() -> None:
         full, counted = place(wanted, fleet), place(wanted, fleet, with_runner_up=False)
         assert counted.runner_up is None
         assert (counted.nodes, counted.reason, counted.message) == (full.nodes, full.reason, full.message)
+
+
+def test_a_group_goes_apart_from_taken_nodes_where_it_can_and_beside_them_where_it_must() -> None:
+    fleet = Inventory((node("a", 4, zone="za"), node("b", 8, zone="za")))
+    wanted = request(shape(2))
+    assert place(wanted, fleet).nodes == ("a",)
+    assert place_apart(wanted, fleet, taken={"a"}).nodes == ("b",)
+    assert place_apart(wanted, fleet, taken={"a", "b"}).nodes == ("a",)
+    assert place_apart(request(shape(4)), fleet, taken={"b"}).nodes == ("a",)
+    assert place_apart(request(shape(8)), fleet, taken={"b"}).nodes == ("b",)
+    assert place_apart(request(shape(16)), fleet, taken={"a"}).message == place(request(shape(16)), fleet).message

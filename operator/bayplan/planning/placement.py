@@ -5,8 +5,8 @@ Several groups are planned one after the other, each against `inventory.with_cla
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from bayplan.api.conditions import Reason
@@ -96,6 +96,19 @@ _CRITERIA = (
 )
 _Rank = tuple[int, tuple[bool, ...], int, int, int, int, int | Fraction, tuple[str, ...]]
 """One value per criterion; smaller wins."""
+
+
+def place_apart(request: GroupRequest, inventory: Inventory, *, taken: Collection[str]) -> PlacementDecision:
+    """Decide where the group goes: on none of the nodes that are `taken` if that is possible, else as `place` does.
+
+    Groups of one shape that are kept apart take no more room than groups that are not, so nothing fits less often.
+    """
+    if taken:
+        others = {**request.excluded_nodes, **dict.fromkeys(taken, "another replica of the revision is on it")}
+        decision = place(replace(request, excluded_nodes=others), inventory)
+        if decision.placed:
+            return decision
+    return place(request, inventory)
 
 
 def place(request: GroupRequest, inventory: Inventory, *, with_runner_up: bool = True) -> PlacementDecision:

@@ -17,7 +17,7 @@ from bayplan.planning.eligibility import admission_problem
 from bayplan.planning.group import GroupRequest, GroupShape
 from bayplan.planning.inventory import Node
 from bayplan.planning.members import Group, group_name
-from bayplan.planning.placement import PlacementDecision, groups_per_domain, place
+from bayplan.planning.placement import PlacementDecision, groups_per_domain, place, place_apart
 from bayplan.planning.quantities import PodRequest
 from bayplan.planning.quota import quota_shortfall
 from bayplan.planning.replicas import ALIVE, Creation
@@ -183,7 +183,9 @@ class Reserver:
                 decision = place(kept, inventory)
                 if decision.placed:
                     return decision
-        return place(request, inventory)
+        own = [g for g in alive if g.revision == self._wish.target.revision and g is not predecessor]
+        taken = {rank.node for g in own if g.assignment is not None for rank in g.assignment.ranks}
+        return place_apart(request, inventory, taken=taken if self._wish.apart else ())
 
     def _request(
         self,

@@ -91,7 +91,7 @@ class Revisions:
         self._specs[view.uid] = {name: one for name, one in self._specs.get(view.uid, {}).items() if name in needed}
         self._plans[view.uid] = {name: one for name, one in self._plans.get(view.uid, {}).items() if name in needed}
 
-        def wish(name: str, groups: int, *, grows: bool = True, **target: Any) -> Wish:
+        def wish(name: str, groups: int, *, grows: bool = True, apart: bool = False, **target: Any) -> Wish:
             spec = present if name == revision else self.spec(view, present, name)
             plan = self.plan(view, spec or present, name)
             return Wish(
@@ -111,6 +111,7 @@ class Revisions:
                 plan=plan,
                 scaling=scaling,
                 revisions=arms.revisions,
+                apart=apart,
             )
 
         found = [
@@ -123,7 +124,7 @@ class Revisions:
             )
         ]
         if arms.candidate is not None:
-            found.append(wish(arms.candidate, arms.candidate_groups, grows=arms.candidate_grows))
+            found.append(wish(arms.candidate, arms.candidate_groups, grows=arms.candidate_grows, apart=True))
         if arms.retained is not None:
             found.append(wish(arms.retained, arms.retained_groups, grows=False))
         return tuple(found)

@@ -79,6 +79,8 @@ class Wish:
     scaling: ScalingPlan
     revisions: frozenset[str] = frozenset()
     """Revisions of the model that are still needed."""
+    apart: bool = False
+    """Whether its groups go to nodes of their own where there are some: a candidate on one node is compared with it."""
 
     @property
     def memory_key(self) -> tuple[str, str]:
