@@ -34,6 +34,14 @@ class CachePagesError(RuntimeError):
 
 
 @dataclass(frozen=True)
+class Pages:
+    """How a cache of 1 GiB is paged."""
+
+    blocks: int
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Family:
     """A configuration and the flags that page its cache."""
 
@@ -41,14 +49,10 @@ class Family:
     config: Mapping[str, Any]
     block_size: int
     max_model_len: int
-
-
-@dataclass(frozen=True)
-class Pages:
-    """How a cache of 1 GiB is paged."""
-
-    blocks: int
-    tokens: int
+    flags: Mapping[str, str]
+    """Further flags of the engine, by their Python names."""
+    reported: Pages
+    """What the engine said when the family was added: what is planned can be held against it without an engine."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,17 @@ class CachePages:
 def read_families(path: Path = FAMILIES) -> list[Family]:
     """The families of the data file."""
     entries = json.loads(path.read_text(encoding="utf-8"))["families"]
-    return [Family(one["name"], one["config"], one["block_size"], one["max_model_len"]) for one in entries]
+    return [
+        Family(
+            one["name"],
+            one["config"],
+            one["block_size"],
+            one["max_model_len"],
+            one.get("flags", {}),
+            Pages(**one["reported"]),
+        )
+        for one in entries
+    ]
 
 
 async def _run(command: list[str], *, environment: Mapping[str, str], seconds: float, what: str) -> tuple[int, str]:
@@ -97,6 +111,7 @@ async def started_pages(family: Family, folder: Path) -> Pages:
         "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
         "dtype": "bfloat16",
         "async_scheduling": False,
+        **family.flags,
     }
     # -P: this folder's requests.py must not stand for the package of that name inside the engine.
     command = [str(realengine.installed().python), "-P", str(STARTER), str(folder), json.dumps(flags)]
@@ -114,24 +129,34 @@ async def started_pages(family: Family, folder: Path) -> Pages:
     return Pages(int(found["blocks"]), int(tokens))
 
 
-async def planned_pages(family: Family, folder: Path) -> tuple[Pages, int]:
-    """What `bayplan fit` says of the same, and one block of each group in tokens."""
-    command = [
-        *(sys.executable, "-m", "bayplan", "fit", "--json", "--config", str(folder / "config.json")),
+def fit_arguments(family: Family, folder: Path) -> list[str]:
+    """Command line of `bayplan` that asks for the same."""
+    return [
+        *("fit", "--json", "--config", str(folder / "config.json")),
         *("--gpu", "CPU", "--gpu-memory-gib", "64", "--engine-version", realengine.ENGINE_VERSION),
         *("--kv-cache-memory-bytes", str(KV_CACHE_SPACE_GIB * 2**30), "--tensor-parallel-size", "1"),
         *("--max-model-len", str(family.max_model_len), "--block-size", str(family.block_size)),
         *("--max-num-seqs", str(MAX_NUM_SEQS), "--max-num-batched-tokens", str(MAX_NUM_BATCHED_TOKENS)),
         *("--dtype", "bfloat16", "--no-async-scheduling", "--enforce-eager"),
+        *(text for name, value in family.flags.items() for text in (f"--{name.replace('_', '-')}", value)),
     ]
+
+
+def read_fit(output: str) -> tuple[Pages, int]:
+    """Pages of an answer of `bayplan fit`, and one block of each group in tokens."""
+    cache = json.loads(output)["kv"]
+    return Pages(cache["blocks"], cache["printedTokens"]), sum(group["blockTokens"] for group in cache["groups"])
+
+
+async def planned_pages(family: Family, folder: Path) -> tuple[Pages, int]:
+    """What `bayplan fit` says of the same, and one block of each group in tokens."""
+    command = [sys.executable, "-m", "bayplan", *fit_arguments(family, folder)]
     code, output = await _run(
         command, environment=os.environ, seconds=FIT_SECONDS, what=f"bayplan fit of {family.name}"
     )
     if code not in (0, 1):
         raise CachePagesError(f"{family.name}: bayplan fit has no answer: {output[-1500:]}")
-    cache = json.loads(output)["kv"]
-    tolerance = sum(group["blockTokens"] for group in cache["groups"])
-    return Pages(cache["blocks"], cache["printedTokens"]), tolerance
+    return read_fit(output)
 
 
 async def cache_pages(

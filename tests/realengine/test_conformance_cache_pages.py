@@ -1,12 +1,15 @@
 """The comparison of a real engine's KV cache with `bayplan fit`, with an engine that is made up."""
 
+import json
 import re
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from bayplan.cli.main import app
 from bayplan.planning.memory.modelconfig import parse_config
 from e2e import realengine
 from e2e.conformance import cachepages
@@ -16,12 +19,16 @@ from e2e.conformance.cachepages import (
     Family,
     Pages,
     cache_pages,
+    fit_arguments,
     planned_pages,
     read_families,
+    read_fit,
     started_pages,
 )
 from e2e.realengine.environment import Installation
 
+STARTED = Pages(10922, 349504)
+"""What vLLM 0.32's CPU build reported for this configuration and 1 GiB."""
 LLAMA = Family(
     "llama",
     {
@@ -37,9 +44,9 @@ LLAMA = Family(
     },
     block_size=32,
     max_model_len=4096,
+    flags={},
+    reported=STARTED,
 )
-STARTED = Pages(10922, 349504)
-"""What vLLM 0.32's CPU build reported for this configuration and 1 GiB."""
 
 
 def said(_: str) -> None:
@@ -99,6 +106,16 @@ def test_six_families_and_more_are_known_configurations() -> None:
     assert len({family.config["architectures"][0] for family in families}) >= 6
     for family in families:
         assert parse_config(family.config).layers
+
+
+@pytest.mark.parametrize("family", read_families(), ids=lambda family: family.name)
+def test_what_is_planned_is_what_a_real_engine_reported(family: Family, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(family.config))
+
+    answer = CliRunner().invoke(app, fit_arguments(family, tmp_path))
+
+    planned, tolerance = read_fit(answer.stdout)
+    assert CachePages(family.name, family.reported, planned, tolerance).equal
 
 
 async def test_a_family_that_does_not_start_is_told_when_the_others_had_their_turn() -> None:

@@ -79,6 +79,10 @@ def fit(
     max_num_batched_tokens: Annotated[int | None, typer.Option(rich_help_panel=_FLAGS)] = None,
     gpu_memory_utilization: Annotated[str | None, typer.Option(rich_help_panel=_FLAGS)] = None,
     kv_cache_dtype: Annotated[str, typer.Option(rich_help_panel=_FLAGS)] = "auto",
+    mamba_cache_dtype: Annotated[str, typer.Option(help="Of states.", rich_help_panel=_FLAGS)] = "auto",
+    mamba_ssm_cache_dtype: Annotated[
+        str, typer.Option(help="Of the recurrent part of states.", rich_help_panel=_FLAGS)
+    ] = "auto",
     dtype: Annotated[str, typer.Option(rich_help_panel=_FLAGS)] = "auto",
     block_size: Annotated[int | None, typer.Option(rich_help_panel=_FLAGS)] = None,
     kv_cache_memory_bytes: Annotated[int | None, typer.Option(rich_help_panel=_FLAGS)] = None,
@@ -126,6 +130,8 @@ def fit(
                 if gpu_memory_utilization is None
                 else number(gpu_memory_utilization, "gpu-memory-utilization"),
                 kv_cache_dtype=kv_cache_dtype,
+                mamba_cache_dtype=mamba_cache_dtype,
+                mamba_ssm_cache_dtype=mamba_ssm_cache_dtype,
                 dtype=dtype,
                 block_size=block_size,
                 kv_cache_memory_bytes=kv_cache_memory_bytes,

@@ -245,12 +245,14 @@ def test_flags_are_read_as_the_engine_reads_them() -> None:
         *("--max_num_batched_tokens", "4096", "--block-size=32", "--enforce-eager"),
         *("--no-enable-prefix-caching", "--kv-cache-memory-bytes 1000000000", "--enable-lora", "--max-loras=4"),
         *("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}', "--dtype=float32"),
+        *("--mamba-cache-dtype", "float16", "--mamba_ssm_cache_dtype=float32"),
     )
     flags = engine_flags(spec({"name": "Llama-3.1-8B"}, args=args))
 
     assert flags.version == EngineVersion(0, 32, 0)
     assert (flags.max_num_batched_tokens, flags.block_size, flags.kv_cache_memory_bytes) == (4096, 32, 10**9)
     assert (flags.enforce_eager, flags.enable_prefix_caching, flags.dtype) == (True, False, "float32")
+    assert (flags.mamba_cache_dtype, flags.mamba_ssm_cache_dtype) == ("float16", "float32")
     assert flags.speculative_tokens == 2
     assert flags.adapters is not None
     assert (flags.adapters.max_loras, flags.adapters.max_lora_rank) == (4, 16)
@@ -258,7 +260,14 @@ def test_flags_are_read_as_the_engine_reads_them() -> None:
 
 @pytest.mark.parametrize(
     "args",
-    [("--block-size", "auto"), ("--max-num-batched-tokens",), ("--speculative-config=[",), ("--dtype=int8",), ("x",)],
+    [
+        ("--block-size", "auto"),
+        ("--max-num-batched-tokens",),
+        ("--speculative-config=[",),
+        ("--dtype=int8",),
+        ("x",),
+        ("--mamba-cache-dtype=fp8",),
+    ],
 )
 def test_what_cannot_be_read_is_left_to_the_engine(args: tuple[str, ...]) -> None:
     plain, odd = spec({"name": "Llama-3.1-8B"}), spec({"name": "Llama-3.1-8B"}, args=args)

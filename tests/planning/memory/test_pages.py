@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.planning.memory.cachelayers import CacheKind, CacheLayer, CacheSpec, cache_layers, heads_per_rank
+from bayplan.planning.memory.architecture import Mixer
+from bayplan.planning.memory.cachelayers import (
+    CacheKind,
+    CacheLayer,
+    CacheSpec,
+    StateTypes,
+    cache_layers,
+    heads_per_rank,
+    state_bytes,
+)
 from bayplan.planning.memory.catalogue import catalogue_model
 from bayplan.planning.memory.modelconfig import parse_config
 from bayplan.planning.memory.pages import PageRules, page_layout
@@ -77,6 +86,40 @@ def test_a_latent_cache_is_the_same_on_every_rank() -> None:
     for tensor in (1, 2, 4, 8):
         found = cache_layers(model, ParallelLayout(tensor=tensor))
         assert sum(layer.spec.token_bytes for layer in found) == 27 * 576 * 2
+
+
+@pytest.mark.parametrize(
+    ("model", "states", "convolution", "recurrent"),
+    [
+        # Qwen3-Next says nothing of its states: the model's two bytes, or the flag's
+        ("Qwen3-Next-80B-A3B-Instruct", StateTypes(), 2, 2),
+        ("Qwen3-Next-80B-A3B-Instruct", StateTypes(mamba_ssm_cache_dtype="float32"), 2, 4),
+        ("Qwen3-Next-80B-A3B-Instruct", StateTypes(mamba_cache_dtype="float32"), 4, 4),
+        ("Qwen3-Next-80B-A3B-Instruct", StateTypes("float32", "bfloat16"), 4, 2),
+        # Qwen3.5 states four bytes for the recurrent part
+        ("Qwen3.5-4B", StateTypes(), 2, 4),
+        ("Qwen3.5-4B", StateTypes(mamba_cache_dtype="float32"), 4, 4),
+        ("Qwen3.5-4B", StateTypes(mamba_ssm_cache_dtype="float16"), 2, 2),
+    ],
+)
+def test_a_state_is_as_wide_as_the_flag_the_model_or_the_rest_says(
+    model: str, states: StateTypes, convolution: int, recurrent: int
+) -> None:
+    architecture = catalogue_model(model).architecture
+    linear = architecture.linear
+    assert linear is not None
+    width = 2 * linear.key_heads * linear.key_head_dim + linear.value_heads * linear.value_head_dim
+    matrix = linear.value_heads * linear.value_head_dim * linear.key_head_dim
+
+    found = state_bytes(architecture, Mixer.GATED_DELTA, tensor=1, states=states)
+
+    assert found == width * (linear.conv_kernel - 1) * convolution + matrix * recurrent
+
+
+@pytest.mark.parametrize("name", ["mamba_cache_dtype", "mamba_ssm_cache_dtype"])
+def test_a_type_of_states_that_the_engine_refuses_is_named(name: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"{name}.*'fp8' must be one of auto, float32, float16, bfloat16"):
+        ask("Qwen3.5-4B", **{name: "fp8"})
 
 
 @pytest.mark.parametrize(("tensor", "heads"), [(1, 8), (2, 4), (8, 1), (16, 1), (32, 1)])

@@ -24,6 +24,8 @@ _SWITCHES = frozenset(
         *("--enable-prefix-caching", "--no-enable-prefix-caching", "--async-scheduling", "--no-async-scheduling"),
     }
 )
+_DTYPES = frozenset({"bfloat16", "float16", "half", "float32", "float"})
+_STATE_DTYPES = frozenset({"bfloat16", "float16", "float32"})
 _DEFAULT_LORAS, _DEFAULT_LORA_RANK = 1, 16
 
 
@@ -80,7 +82,9 @@ def _flags(
         max_num_batched_tokens=_number(given, "--max-num-batched-tokens"),
         gpu_memory_utilization=utilization,
         kv_cache_dtype=cache,
-        dtype=_dtype(given),
+        mamba_cache_dtype=_dtype(given, "--mamba-cache-dtype", _STATE_DTYPES),
+        mamba_ssm_cache_dtype=_dtype(given, "--mamba-ssm-cache-dtype", _STATE_DTYPES),
+        dtype=_dtype(given, "--dtype", _DTYPES),
         block_size=_number(given, "--block-size"),
         kv_cache_memory_bytes=_number(given, "--kv-cache-memory-bytes"),
         enforce_eager="--enforce-eager" in given,
@@ -103,9 +107,9 @@ def _number(given: dict[str, str], flag: str) -> int | None:
     return int(text) if re.fullmatch(r"[1-9]\d{0,14}", text) else None
 
 
-def _dtype(given: dict[str, str]) -> str:
-    name = given.get("--dtype", "auto")
-    return name if name in {"bfloat16", "float16", "half", "float32", "float"} else "auto"
+def _dtype(given: dict[str, str], flag: str, known: frozenset[str]) -> str:
+    name = given.get(flag, "auto")
+    return name if name in known else "auto"
 
 
 def _speculative(text: str) -> int:

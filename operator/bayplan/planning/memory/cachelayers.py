@@ -33,6 +33,12 @@ _ELEMENT_BYTES: Mapping[str, int | None] = MappingProxyType(
 """Bytes of an element by `--kv-cache-dtype`; None follows the model, 0 is packed in groups."""
 
 
+_STATE_ELEMENT_BYTES: Mapping[str, int | None] = MappingProxyType(
+    {"auto": None, "float32": 4, "float16": 2, "bfloat16": 2}
+)
+"""Bytes of an element of a state by `--mamba-cache-dtype` and `--mamba-ssm-cache-dtype`."""
+
+
 class CacheKind(StrEnum):
     """How a layer's need grows with a request."""
 
@@ -53,6 +59,37 @@ class CacheSpec:
     """Tokens of the window or chunk."""
     family: str = "attention"
     """Layers of equal kind and another family still share blocks, but not a page size: heads, latent, indexer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateTypes:
+    """What the engine is told about states: of all of them, and of the recurrent part alone.
+
+    Raises InvalidInput for a type that the engine would refuse.
+    """
+
+    mamba_cache_dtype: str = "auto"
+    mamba_ssm_cache_dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("mamba_cache_dtype", "mamba_ssm_cache_dtype"):
+            value = getattr(self, name)
+            if value not in _STATE_ELEMENT_BYTES:
+                raise InvalidInput(name, f"{value[:30]!r} must be one of {', '.join(_STATE_ELEMENT_BYTES)}")
+
+    def convolution_bytes(self, *, model: int) -> int:
+        """Bytes per element of the convolution's inputs, for a model of `model` bytes per element."""
+        return _STATE_ELEMENT_BYTES[self.mamba_cache_dtype] or model
+
+    def recurrent_bytes(self, *, stated: int | None, model: int) -> int:
+        """Bytes per element of the recurrent state: the flag, what the model states, the convolution's.
+
+        [vLLM `_mamba_state_dtype`]
+        """
+        return _STATE_ELEMENT_BYTES[self.mamba_ssm_cache_dtype] or stated or self.convolution_bytes(model=model)
+
+
+AUTO_STATES = StateTypes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +155,14 @@ def _latent_specs(model: ModelArchitecture, *, element_bytes: int) -> tuple[Cach
     )
 
 
-def state_bytes(model: ModelArchitecture, mixer: Mixer, *, tensor: int, speculative_tokens: int = 0) -> int:
+def state_bytes(
+    model: ModelArchitecture,
+    mixer: Mixer,
+    *,
+    tensor: int,
+    speculative_tokens: int = 0,
+    states: StateTypes = AUTO_STATES,
+) -> int:
     """Bytes of one layer's state on one rank: the convolution's last inputs and the recurrent state.
 
     Formulas of vLLM's `MambaStateShapeCalculator`; the convolution keeps kernel − 1 inputs, and one more per
@@ -139,8 +183,9 @@ def state_bytes(model: ModelArchitecture, mixer: Mixer, *, tensor: int, speculat
         kernel, stated = linear.conv_kernel, linear.state_bytes
     else:
         raise InvalidInput("linear_num_value_heads", "is needed by layers with a state")
-    convolution = width * (kernel - 1 + speculative_tokens) * model.element_bytes
-    return convolution + state * (stated or model.element_bytes)
+    element = model.element_bytes
+    convolution = width * (kernel - 1 + speculative_tokens) * states.convolution_bytes(model=element)
+    return convolution + state * states.recurrent_bytes(stated=stated, model=element)
 
 
 def cache_layers(
@@ -148,6 +193,7 @@ def cache_layers(
     ranks: ParallelLayout,
     *,
     kv_cache_dtype: str = "auto",
+    states: StateTypes = AUTO_STATES,
     speculative_tokens: int = 0,
     draft: tuple[CacheSpec, ...] = (),
 ) -> tuple[CacheLayer, ...]:
@@ -161,7 +207,7 @@ def cache_layers(
     specs: dict[Mixer, tuple[CacheSpec, ...]] = {}
     for mixer in {layer.mixer for layer in model.layers}:
         if mixer in STATE_MIXERS:
-            size = state_bytes(model, mixer, tensor=tensor, speculative_tokens=speculative_tokens)
+            size = state_bytes(model, mixer, tensor=tensor, speculative_tokens=speculative_tokens, states=states)
             specs[mixer] = (CacheSpec(CacheKind.STATE, size, family=mixer.value),)
         elif mixer is Mixer.LATENT:
             specs[mixer] = _latent_specs(model, element_bytes=element_bytes)

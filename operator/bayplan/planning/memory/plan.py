@@ -225,6 +225,7 @@ def layout_of_pages(request: PlanRequest, rules: VllmRules, step: StepSize) -> P
         request.model,
         request.ranks,
         kv_cache_dtype=request.flags.kv_cache_dtype,
+        states=request.flags.states,
         speculative_tokens=request.flags.speculative_tokens,
         draft=request.draft_cache,
     )

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from bayplan.planning.memory.adapters import AdapterSlots
 from bayplan.planning.memory.architecture import ModelArchitecture
-from bayplan.planning.memory.cachelayers import CacheSpec, kv_element_bytes
+from bayplan.planning.memory.cachelayers import CacheSpec, StateTypes, kv_element_bytes
 from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.memory.parallel import ParallelLayout
 from bayplan.planning.memory.versions import EngineVersion
@@ -30,6 +30,10 @@ class EngineFlags:
     max_num_batched_tokens: int | None = None
     gpu_memory_utilization: Fraction | None = None
     kv_cache_dtype: str = "auto"
+    mamba_cache_dtype: str = "auto"
+    """Of the states of linear attention and Mamba layers."""
+    mamba_ssm_cache_dtype: str = "auto"
+    """Of their recurrent part alone."""
     dtype: str = "auto"
     block_size: int | None = None
     kv_cache_memory_bytes: int | None = None
@@ -53,8 +57,14 @@ class EngineFlags:
             object.__setattr__(self, "gpu_memory_utilization", utilization)
         count(self.speculative_tokens, "speculative_tokens", least=0)
         kv_element_bytes(self.kv_cache_dtype, model_element_bytes=2)
+        _ = self.states
         if self.dtype not in _DTYPES:
             raise InvalidInput("dtype", f"must be one of {', '.join(_DTYPES)}, not {self.dtype[:30]!r}")
+
+    @property
+    def states(self) -> StateTypes:
+        """The types of states."""
+        return StateTypes(self.mamba_cache_dtype, self.mamba_ssm_cache_dtype)
 
 
 @dataclass(frozen=True, slots=True)
