@@ -45,6 +45,14 @@ class EngineError(RuntimeError):
     """An engine did not do what every check needs: start, stay up, update its metrics, end."""
 
 
+class SilentEngineError(EngineError):
+    """An engine ended and left its streams open without a word.
+
+    The real engine does so at some SIGTERMs: its server kills its own core, and nobody is left to end the streams. It
+    is a race of its own, so what it shows when it wins is compared, in another start.
+    """
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineKind:
     """How one of the two is started."""

@@ -39,6 +39,8 @@ LONG_TOKENS = 800
 USAGE: dict[str, Any] = {"stream_options": {"include_usage": True}}
 RUNNING = "vllm:num_requests_running"
 HITS = "vllm:prefix_cache_hits_total"
+GRACE_SECONDS = 5.0
+"""Of the pod whose engine is cut."""
 FREED_SECONDS = 5.0
 """The engine's gauge follows its steps; the connection itself is cut within milliseconds."""
 
@@ -267,18 +269,28 @@ async def _whole(scene: _Scene, *, max_tokens: int) -> None:
 
 
 async def _cut(scene: _Scene, found: GatewayCheck) -> None:
-    """SIGTERM without a grace: vLLM ends its streams as if they were whole; the gateway must not believe it."""
+    """SIGTERM without a drain: vLLM ends its streams as if they were whole; the gateway must not believe it.
+
+    It may also lose its core and leave them open; then they end as in a cluster, when the kubelet kills what is left.
+    """
     before = await scene.outcomes()
     response = await scene.ask(stream=True, max_tokens=LONG_TOKENS).__aenter__()
     await response.content.readany()
     scene.engines[0].main_process().send_signal(signal.SIGTERM)
-    with suppress(aiohttp.ClientError):  # a connection that breaks is a cut that everybody sees
-        await response.read()
-    response.close()
+    reading = asyncio.create_task(_until_it_ends(response))
+    await asyncio.wait([reading], timeout=GRACE_SECONDS)
+    await scene.engines[0].process.stop()
+    await reading
     await _until_nothing_is_reserved(scene)
     after = await scene.outcomes()
     found.cut_streams = after["cut"] - before["cut"]
     _require(found.cut_streams == 1, f"the cut stream was counted as {after}, before {before}")
+
+
+async def _until_it_ends(response: aiohttp.ClientResponse) -> None:
+    with suppress(aiohttp.ClientError):  # a connection that breaks is a cut that everybody sees
+        await response.read()
+    response.close()
 
 
 async def _until_nothing_is_reserved(scene: _Scene) -> None:

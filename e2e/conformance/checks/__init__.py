@@ -1,6 +1,6 @@
 """The checks, in the order in which one started engine goes through them.
 
-A session is one start of an engine with its own flags; its last check ends it.
+A session is one start of an engine with its own flags; a check that ends the engine is its last.
 """
 
 from collections.abc import Awaitable, Callable
@@ -43,17 +43,15 @@ SESSIONS = (
             Check("errors", errors.observe_errors),
             Check("waiting", counting.observe_waiting),
             Check("disconnect", counting.observe_disconnect),
-            Check("sigterm", shutdown.observe_cut),
         )
     ),
+    Session(checks=(Check("sigterm", shutdown.observe_cut),)),
     Session(
-        checks=(
-            Check("preemption", counting.observe_preemption),
-            Check("sigterm-drain", shutdown.observe_drain),
-        ),
-        flags=("--shutdown-timeout", "120", "--max-num-seqs", "2"),
+        checks=(Check("preemption", counting.observe_preemption),),
+        flags=("--max-num-seqs", "2"),
         kv_blocks=counting.TIGHT_KV_BLOCKS,
     ),
+    Session(checks=(Check("sigterm-drain", shutdown.observe_drain),), flags=shutdown.DRAIN_FLAGS),
 )
 
 

@@ -1,5 +1,6 @@
 """What a client and a kubelet see when an engine is told to end."""
 
+import asyncio
 import signal
 from typing import Any
 
@@ -7,12 +8,21 @@ import aiohttp
 
 from e2e.conformance.checks.answers import USAGE
 from e2e.conformance.checks.counting import WAITING
-from e2e.conformance.engines import Engine
+from e2e.conformance.engines import Engine, SilentEngineError
 from e2e.conformance.records import Json, Record, collapse, shape, stream_phases
 from e2e.conformance.requests import CHAT, COMPLETIONS, OpenStream, Streamed, chat, completion, stream, token_ids
 
-LONG, SHORT, QUEUED = 900, 150, 5
-"""Tokens of streams: the first outlasts every question that is asked meanwhile."""
+LONG = 900
+"""Tokens of the streams that are cut."""
+DRAINED, QUEUED = 1800, 5
+"""Tokens of the requests that are drained, and of a stream that waits for them."""
+FILLERS = 8
+"""Requests of DRAINED tokens that wait, too. The core of a fast engine runs ahead of what its server has sent: without
+them it would be done before anybody could see it drain."""
+DRAIN_FLAGS = ("--shutdown-timeout", "120", "--max-num-seqs", "2", "--max-model-len", "2048")
+"""Room for DRAINED, and for two sequences, so that a third waits."""
+PROBE_SECONDS = 0.25
+"""A draining engine refuses at once; one that is not yet draining puts a request into its queue."""
 
 
 def _end(streamed: Streamed, *, whole: int) -> dict[str, Json]:
@@ -46,6 +56,11 @@ def describe_cut(streamed: Streamed) -> dict[str, Json]:
     }
 
 
+def left_silent(streamed: Streamed) -> bool:
+    """Whether a stream neither ended nor broke: nothing more came until the client gave up."""
+    return not streamed.closed_cleanly and not streamed.finish_reasons and not streamed.events.done
+
+
 async def _ask(engine: Engine, path: str, body: dict[str, object] | None = None) -> dict[str, Json]:
     try:
         answer = await engine.call("GET" if body is None else "POST", path, json=body)
@@ -67,8 +82,12 @@ async def _ask(engine: Engine, path: str, body: dict[str, object] | None = None)
 
 
 async def _ask_stream(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Json]:
+    try:
+        streamed = await stream(engine, path, body)
+    except aiohttp.ClientConnectorError:
+        return {"status": "refused"}
     return {
-        **_end(streamed := await stream(engine, path, body), whole=1),
+        **_end(streamed, whole=1),
         "phases": stream_phases(streamed.events),
         "usage": streamed.usage,
     }
@@ -84,10 +103,13 @@ async def observe_cut(engine: Engine) -> Record:
     for opened in open_streams.values():
         await opened.first.wait()
     engine.main_process().send_signal(signal.SIGTERM)
-    ends = {name: describe_cut(await opened.result()) for name, opened in open_streams.items()}
+    ended = {name: await opened.result() for name, opened in open_streams.items()}
+    silent = [name for name, streamed in ended.items() if left_silent(streamed)]
+    if silent:
+        raise SilentEngineError(f"{engine.kind.name}: left open and silent at SIGTERM: {', '.join(silent)}")
     code = await engine.wait_exit()
     return {
-        "streams": ends,
+        "streams": {name: describe_cut(streamed) for name, streamed in ended.items()},
         "exit code": code,
         "afterwards": await _ask(engine, "/health"),
     }
@@ -95,12 +117,16 @@ async def observe_cut(engine: Engine) -> Record:
 
 async def observe_drain(engine: Engine) -> Record:
     """SIGTERM with `--shutdown-timeout`: what runs or waits ends whole, what comes later does not start."""
-    opened = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=LONG, stream=True, **USAGE))
-    beside = OpenStream(engine, CHAT, chat(max_tokens=SHORT, stream=True, **USAGE))
+    opened = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=DRAINED, stream=True, **USAGE))
+    beside = OpenStream(engine, CHAT, chat(max_tokens=DRAINED, stream=True, **USAGE))
     for started in (opened, beside):
         await started.first.wait()
+    fillers = [
+        asyncio.create_task(_ask(engine, COMPLETIONS, completion(token_ids(20, seed=seed), max_tokens=DRAINED)))
+        for seed in range(1, FILLERS + 1)
+    ]
     queued = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=QUEUED, stream=True, **USAGE))
-    await engine.scrape_when(lambda scrape: scrape.total(WAITING) == 1, what="a waiting request")
+    await engine.scrape_when(lambda scrape: scrape.total(WAITING) == FILLERS + 1, what="the waiting requests")
     engine.main_process().send_signal(signal.SIGTERM)
     await _wait_until_draining(engine)
     late = {
@@ -115,21 +141,25 @@ async def observe_drain(engine: Engine) -> Record:
         "/health": await _ask(engine, "/health"),
         "/v1/models": await _ask(engine, "/v1/models"),
     }
-    still_running = not opened.finished
-    end = _end(await opened.result(), whole=LONG)
+    still_running = not queued.finished
     return {
-        "running stream": end,
-        "running chat": _end(await beside.result(), whole=SHORT),
+        "running stream": _end(await opened.result(), whole=DRAINED),
+        "running chat": _end(await beside.result(), whole=DRAINED),
         "waiting stream": _end(await queued.result(), whole=QUEUED),
-        "while draining": {**late, "asked while the stream ran": still_running},
+        "waiting requests": list(await asyncio.gather(*fillers)),
+        "while draining": {**late, "asked while it drained": still_running},
         "exit code": await engine.wait_exit(),
         "afterwards": await _ask(engine, "/health"),
     }
 
 
 async def _wait_until_draining(engine: Engine) -> None:
-    """Ask until a new request is not served: the signal takes effect some milliseconds after it was sent."""
+    """Ask until a new request is refused: the signal takes effect some milliseconds after it was sent."""
     while True:
-        seen = await _ask(engine, COMPLETIONS, completion(token_ids(5), max_tokens=1))
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                seen = await _ask(engine, COMPLETIONS, completion(token_ids(5), max_tokens=1))
+        except TimeoutError:
+            continue
         if seen["status"] != 200 or seen.get("finish reasons") != ["length"]:
             return
