@@ -45,11 +45,11 @@ class EngineError(RuntimeError):
     """An engine did not do what every check needs: start, stay up, update its metrics, end."""
 
 
-class SilentEngineError(EngineError):
-    """An engine ended and left its streams open without a word.
+class NotSeenError(EngineError):
+    """What a check is about did not come about, by a race inside the engine: it is looked at once more.
 
-    The real engine does so at some SIGTERMs: its server kills its own core, and nobody is left to end the streams. It
-    is a race of its own, so what it shows when it wins is compared, in another start.
+    Two are known of the real engine. Its core runs ahead of its server, and may be done before a client that has seen
+    one chunk can act. And at some SIGTERMs its server kills its own core, and nobody is left to end the streams.
     """
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from e2e.conformance.checks import SESSIONS, Check, Session
-from e2e.conformance.engines import EngineKind, SilentEngineError, running
+from e2e.conformance.engines import EngineKind, NotSeenError, running
 from e2e.conformance.records import Record
 
 STARTS = 3
-"""At most, of a session whose engine leaves its streams silent: the real one does so at some SIGTERMs."""
+"""At most, of a session in which a race kept a check from seeing what it is about."""
 Say = Callable[[str], None]
 
 
@@ -46,7 +46,7 @@ async def _with_new_starts(kind: EngineKind, session: Session, checks: Collectio
     for _ in range(STARTS - 1):
         try:
             return await _observe_session(kind, session, checks, say=say)
-        except SilentEngineError as error:
+        except NotSeenError as error:
             say(f"{error}; once more with a new engine")
     return await _observe_session(kind, session, checks, say=say)
 

@@ -42,10 +42,15 @@ SESSIONS = (
             Check("usage", answers.observe_usage),
             Check("errors", errors.observe_errors),
             Check("waiting", counting.observe_waiting),
-            Check("disconnect", counting.observe_disconnect),
         )
     ),
-    Session(checks=(Check("sigterm", shutdown.observe_cut),)),
+    Session(
+        checks=(
+            Check("disconnect", counting.observe_disconnect),
+            Check("sigterm", shutdown.observe_cut),
+        ),
+        flags=shutdown.LONG_FLAGS,
+    ),
     Session(
         checks=(Check("preemption", counting.observe_preemption),),
         flags=("--max-num-seqs", "2"),

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from e2e.conformance.engines import BLOCK_SIZE, MAX_NUM_SEQS, POLL_SECONDS, Engine
+from e2e.conformance.engines import BLOCK_SIZE, MAX_NUM_SEQS, POLL_SECONDS, Engine, NotSeenError
 from e2e.conformance.metrics import Scrape, counts_between
 from e2e.conformance.records import Json, Record
 from e2e.conformance.requests import COMPLETIONS, OpenStream, completion, token_ids
@@ -126,7 +126,7 @@ async def observe_waiting(engine: Engine) -> Record:
 
 async def observe_disconnect(engine: Engine) -> Record:
     """A client that goes away: its sequences end as aborted, long before their limit."""
-    tokens = 900
+    tokens = 1800
     before = await engine.scrape()
     streams = [
         OpenStream(engine, COMPLETIONS, completion(token_ids(20, seed=60 + number), max_tokens=tokens, stream=True))
@@ -145,6 +145,8 @@ async def observe_disconnect(engine: Engine) -> Record:
         reason: int(after.total(SUCCESS, finished_reason=reason) - before.total(SUCCESS, finished_reason=reason))
         for reason in ("stop", "length", "abort", "error")
     }
+    if finished["length"]:
+        raise NotSeenError(f"{engine.kind.name}: {finished['length']} sequences were done before their clients left")
     return {"finished": finished, "generated fewer than asked": 0 < generated < len(streams) * tokens}
 
 

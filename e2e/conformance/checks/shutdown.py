@@ -8,19 +8,18 @@ import aiohttp
 
 from e2e.conformance.checks.answers import USAGE
 from e2e.conformance.checks.counting import WAITING
-from e2e.conformance.engines import Engine, SilentEngineError
+from e2e.conformance.engines import Engine, NotSeenError
 from e2e.conformance.records import Json, Record, collapse, shape, stream_phases
 from e2e.conformance.requests import CHAT, COMPLETIONS, OpenStream, Streamed, chat, completion, stream, token_ids
 
-LONG = 900
-"""Tokens of the streams that are cut."""
-DRAINED, QUEUED = 1800, 5
-"""Tokens of the requests that are drained, and of a stream that waits for them."""
-FILLERS = 8
-"""Requests of DRAINED tokens that wait, too. The core of a fast engine runs ahead of what its server has sent: without
+LONG, QUEUED = 1800, 5
+"""Tokens of the requests that are cut or drained, and of a stream that waits for them."""
+LONG_FLAGS = ("--max-model-len", "2048")
+FILLERS = 20
+"""Requests of LONG tokens that wait, too. The core of a fast engine runs ahead of what its server has sent: without
 them it would be done before anybody could see it drain."""
-DRAIN_FLAGS = ("--shutdown-timeout", "120", "--max-num-seqs", "2", "--max-model-len", "2048")
-"""Room for DRAINED, and for two sequences, so that a third waits."""
+DRAIN_FLAGS = (*LONG_FLAGS, "--shutdown-timeout", "120", "--max-num-seqs", "2")
+"""Room for two sequences, so that a third waits."""
 PROBE_SECONDS = 0.25
 """A draining engine refuses at once; one that is not yet draining puts a request into its queue."""
 
@@ -106,7 +105,10 @@ async def observe_cut(engine: Engine) -> Record:
     ended = {name: await opened.result() for name, opened in open_streams.items()}
     silent = [name for name, streamed in ended.items() if left_silent(streamed)]
     if silent:
-        raise SilentEngineError(f"{engine.kind.name}: left open and silent at SIGTERM: {', '.join(silent)}")
+        raise NotSeenError(f"{engine.kind.name}: left open and silent at SIGTERM: {', '.join(silent)}")
+    whole = [name for name, streamed in ended.items() if streamed.finish_reasons == ["length"]]
+    if whole:
+        raise NotSeenError(f"{engine.kind.name}: at their end before SIGTERM: {', '.join(whole)}")
     code = await engine.wait_exit()
     return {
         "streams": {name: describe_cut(streamed) for name, streamed in ended.items()},
@@ -117,12 +119,12 @@ async def observe_cut(engine: Engine) -> Record:
 
 async def observe_drain(engine: Engine) -> Record:
     """SIGTERM with `--shutdown-timeout`: what runs or waits ends whole, what comes later does not start."""
-    opened = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=DRAINED, stream=True, **USAGE))
-    beside = OpenStream(engine, CHAT, chat(max_tokens=DRAINED, stream=True, **USAGE))
+    opened = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=LONG, stream=True, **USAGE))
+    beside = OpenStream(engine, CHAT, chat(max_tokens=LONG, stream=True, **USAGE))
     for started in (opened, beside):
         await started.first.wait()
     fillers = [
-        asyncio.create_task(_ask(engine, COMPLETIONS, completion(token_ids(20, seed=seed), max_tokens=DRAINED)))
+        asyncio.create_task(_ask(engine, COMPLETIONS, completion(token_ids(20, seed=seed), max_tokens=LONG)))
         for seed in range(1, FILLERS + 1)
     ]
     queued = OpenStream(engine, COMPLETIONS, completion(token_ids(20), max_tokens=QUEUED, stream=True, **USAGE))
@@ -141,13 +143,14 @@ async def observe_drain(engine: Engine) -> Record:
         "/health": await _ask(engine, "/health"),
         "/v1/models": await _ask(engine, "/v1/models"),
     }
-    still_running = not queued.finished
+    if queued.finished or any(seen["status"] == "refused" for seen in late.values()):
+        raise NotSeenError(f"{engine.kind.name}: drained before everything was asked")
     return {
-        "running stream": _end(await opened.result(), whole=DRAINED),
-        "running chat": _end(await beside.result(), whole=DRAINED),
+        "running stream": _end(await opened.result(), whole=LONG),
+        "running chat": _end(await beside.result(), whole=LONG),
         "waiting stream": _end(await queued.result(), whole=QUEUED),
         "waiting requests": list(await asyncio.gather(*fillers)),
-        "while draining": {**late, "asked while it drained": still_running},
+        "while draining": late,
         "exit code": await engine.wait_exit(),
         "afterwards": await _ask(engine, "/health"),
     }
