@@ -14,7 +14,7 @@ from bayplan.api.validation import parse_plan_spec
 from bayplan.cli.main import app
 from bayplan.cli.offline.collect import reduce_cluster
 from bayplan.cli.offline.document import to_json
-from bayplan.planning.topology import DEFAULT_TOPOLOGY
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY
 from e2e.localcluster import KubeApi
 from tests.api.server import COLLECTION, refusal
 from tests.api.test_examples import repeated

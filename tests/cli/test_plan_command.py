@@ -17,7 +17,7 @@ from bayplan.cli.main import app
 from bayplan.cli.offline.collect import reduce_cluster
 from bayplan.cli.offline.document import ClusterDocument, from_json, to_json
 from bayplan.cluster.resources import INFERENCE_MODELS
-from bayplan.planning.topology import DEFAULT_TOPOLOGY
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY
 from tests.api.specs import MINIMAL_SPEC
 from tests.planning.capacity.plans import PLAN, changed
 from tests.reconcile.world import foreign_pod, node

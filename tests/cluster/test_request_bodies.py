@@ -14,7 +14,7 @@ from bayplan.cluster.codec import dumps
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS
 from bayplan.planning.layout.records import RecordedLayout
 from bayplan.planning.layout.split import Split
-from bayplan.reconcile.manifests import ModelIdentity, controller_revision
+from bayplan.reconcile.inferencemodel.manifests import ModelIdentity, controller_revision
 from e2e.localcluster import ApiError, KubeApi
 from tests.api.specs import FULL_SPEC, model
 

@@ -17,13 +17,13 @@ from bayplan.planning.evidencecontract.canonical import digest_of
 from bayplan.planning.evidencecontract.claims import EvidenceInput, Finding, InputName, workload_claim
 from bayplan.planning.evidencecontract.contract import EvidenceReport, Requirement, evaluate_contract
 from bayplan.planning.evidencecontract.scalingloop import ScalingLoop, run_scaling_loop
-from bayplan.planning.fleetplacement import FleetPlacement, place_replicas
 from bayplan.planning.gates.records import GateName
 from bayplan.planning.gates.release import ReleaseMeasurement, ReleaseRequirements, decide_release
 from bayplan.planning.layout.fleet import FleetLayout, ReplicaNeed, UniformFleet, plan_fleet_layout
 from bayplan.planning.layout.split import Split
 from bayplan.planning.memory import KV_CACHE, OVERHEAD, MemoryDecision
-from bayplan.planning.scaling import Observation, ScalingPolicy, ScalingState, decide_scaling
+from bayplan.planning.placement.fleet import FleetPlacement, place_replicas
+from bayplan.planning.scaling.seed import Observation, ScalingPolicy, ScalingState, decide_scaling
 from bayplan.planning.sizing.cost import Cost, fleet_cost
 from bayplan.planning.sizing.limits import Breach, find_breaches
 from bayplan.planning.sizing.load import FleetDemand, LoadSizing, fleet_demand, size_load

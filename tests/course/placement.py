@@ -5,8 +5,6 @@ from typing import Any
 
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import TopologyRule
-from bayplan.planning.group import GroupRequest, GroupShape
-from bayplan.planning.inventory import Inventory, Node
 from bayplan.planning.layout.split import Layout
 from bayplan.planning.memory import (
     KV_CACHE,
@@ -18,8 +16,10 @@ from bayplan.planning.memory import (
     decide_memory,
 )
 from bayplan.planning.numbers import MIB_PER_GIB, InvalidInput, exact
-from bayplan.planning.placement import place
-from bayplan.planning.topology import HOST
+from bayplan.planning.placement.group import GroupRequest, GroupShape
+from bayplan.planning.placement.inventory import Inventory, Node
+from bayplan.planning.placement.place import place
+from bayplan.planning.placement.topology import HOST
 
 Values = Mapping[str, Any]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from bayplan.planning.admission.core import AdmissionCore
 from bayplan.planning.admission.forecast import ObservedService, Prediction, Situation
+from bayplan.planning.admission.prefix import PrefixScope, ReuseGranularity, block_chain, find_reuse, stored_tokens
 from bayplan.planning.admission.records import (
     NANOSECONDS,
     AdmissionPolicy,
@@ -25,10 +26,9 @@ from bayplan.planning.admission.records import (
 )
 from bayplan.planning.admission.sheds import Shed, ShedCode
 from bayplan.planning.batching import BatchingMode, BatchRequest, schedule
+from bayplan.planning.gates.servicemetrics import Objectives, Trace, evaluate
 from bayplan.planning.numbers import InvalidInput, exact, not_negative
-from bayplan.planning.prefix import PrefixScope, ReuseGranularity, block_chain, find_reuse, stored_tokens
-from bayplan.planning.scaling import Observation, ScalingPolicy, ScalingReason, ScalingState, decide_scaling
-from bayplan.planning.servicemetrics import Objectives, Trace, evaluate
+from bayplan.planning.scaling.seed import Observation, ScalingPolicy, ScalingReason, ScalingState, decide_scaling
 
 Values = Mapping[str, Any]
 

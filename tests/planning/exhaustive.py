@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import combinations
 
-from bayplan.planning.group import GroupRequest, GroupShape
-from bayplan.planning.inventory import Inventory, Node, Sharing
+from bayplan.planning.placement.group import GroupRequest, GroupShape
+from bayplan.planning.placement.inventory import Inventory, Node, Sharing
 
 
 def violations(request: GroupRequest, shape: GroupShape, inventory: Inventory, names: tuple[str, ...]) -> list[str]:

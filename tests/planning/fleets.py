@@ -5,9 +5,9 @@ from typing import Any
 
 from bayplan.api.inferencemodel import InferenceModelSpec, TopologyRule
 from bayplan.api.provenance import Provenance
-from bayplan.planning.group import GroupRequest, GroupShape
-from bayplan.planning.inventory import Node
 from bayplan.planning.layout.split import Layout
+from bayplan.planning.placement.group import GroupRequest, GroupShape
+from bayplan.planning.placement.inventory import Node
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 H100_MIB = 81559

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from bayplan.api.inferencemodel_status import Stage
-from bayplan.planning.assignment import Assignment, RankAssignment
-from bayplan.planning.members import EngineExit, Group, GroupLimits, Member, build_groups, group_name
+from bayplan.planning.groups.assignment import Assignment, RankAssignment
+from bayplan.planning.groups.members import EngineExit, Group, GroupLimits, Member, build_groups, group_name
 
 NOW = datetime(2026, 5, 6, 7, 8, 9, tzinfo=UTC)
 MODEL, REVISION, TEMPLATE = "llama", "0a1b2c3d4e", "t0"

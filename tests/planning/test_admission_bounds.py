@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.planning.admissionbounds import AdmissionBounds, admission_bounds
+from bayplan.planning.admission.bounds import AdmissionBounds, admission_bounds
 from bayplan.planning.memory import MemoryDecision
 from tests.api.specs import MINIMAL_SPEC
 from tests.planning.layout.memories import memory_of

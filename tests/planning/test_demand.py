@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from bayplan.planning.demand import DoorReading, EngineReading, Sources, measure_demand
 from bayplan.planning.measurements import Measured, Unknown
-from bayplan.planning.scaling import Observation
+from bayplan.planning.scaling.demand import DoorReading, EngineReading, Sources, measure_demand
+from bayplan.planning.scaling.seed import Observation
 
 NOW = Fraction(1000)
 LEAST = Fraction(7, 10)

@@ -12,7 +12,7 @@ from bayplan.planning.evidencecontract.claims import RESTS_ON, EvidenceInput, Fi
 from bayplan.planning.evidencecontract.contract import EvidenceReport, Requirement, evaluate_contract
 from bayplan.planning.evidencecontract.scalingloop import run_scaling_loop
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.scaling import ScalingPolicy
+from bayplan.planning.scaling.seed import ScalingPolicy
 
 NOW = Fraction(1_000_000)
 AGES = dict.fromkeys(InputName, Fraction(100))

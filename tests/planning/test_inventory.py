@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.planning.inventory import Claim, ClaimState, Free, Inventory
 from bayplan.planning.numbers import InvalidInput
+from bayplan.planning.placement.inventory import Claim, ClaimState, Free, Inventory
 from tests.planning.fleets import TIB, node
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api.inferencemodel_status import Stage
-from bayplan.planning.assignment import MAX_FACT, MAX_RANKS, Assignment
-from bayplan.planning.members import Defect, GroupLimits, attempt_of, group_name, ordinal_of, short_revision
+from bayplan.planning.groups.assignment import MAX_FACT, MAX_RANKS, Assignment
+from bayplan.planning.groups.members import Defect, GroupLimits, attempt_of, group_name, ordinal_of, short_revision
 from tests.planning.replicagroups import (
     NOW,
     ago,

@@ -3,10 +3,10 @@ from fractions import Fraction
 import pytest
 
 from bayplan.api.conditions import Reason
-from bayplan.planning.inventory import Inventory
 from bayplan.planning.layout.records import RecordedLayout
 from bayplan.planning.layout.split import Split
 from bayplan.planning.modelplan import fit_model, group_shapes
+from bayplan.planning.placement.inventory import Inventory
 from tests.planning.fleets import H100, L4, L4_MIB, LLAMA_70B, node, spec
 
 MIXED = Inventory((node("h"), node("l", 4, product=L4, memory_mib=L4_MIB)))

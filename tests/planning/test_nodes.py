@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from bayplan.api import names
 from bayplan.api.provenance import Provenance
-from bayplan.planning.inventory import Node, Sharing, Taint
-from bayplan.planning.nodes import MAX_GPUS, node_from_api
-from bayplan.planning.topology import domains_of
+from bayplan.planning.placement.inventory import Node, Sharing, Taint
+from bayplan.planning.placement.nodes import MAX_GPUS, node_from_api
+from bayplan.planning.placement.topology import domains_of
 from tests.planning.fleets import H100, H100_MIB, TIB, api_node
 
 

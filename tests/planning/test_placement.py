@@ -5,12 +5,12 @@ import pytest
 
 from bayplan.api.conditions import Reason
 from bayplan.api.podtemplate import Toleration
-from bayplan.planning.eligibility import Obstacle, admission_problem, tolerates
-from bayplan.planning.group import GroupRequest, GroupShape
-from bayplan.planning.inventory import Claim, ClaimState, Inventory, Sharing, Taint
 from bayplan.planning.layout.split import Layout
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.placement import MOST_GROUNDS, groups_per_domain, place, place_apart
+from bayplan.planning.placement.eligibility import Obstacle, admission_problem, tolerates
+from bayplan.planning.placement.group import GroupRequest, GroupShape
+from bayplan.planning.placement.inventory import Claim, ClaimState, Inventory, Sharing, Taint
+from bayplan.planning.placement.place import MOST_GROUNDS, groups_per_domain, place, place_apart
 from tests.planning.fleets import H100, L4, node, request, shape
 
 TAINT = Taint(key="dedicated", value="llm", effect="NoSchedule")

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayplan.api.conditions import Reason
-from bayplan.planning.inventory import Inventory
-from bayplan.planning.placement import place
+from bayplan.planning.placement.inventory import Inventory
+from bayplan.planning.placement.place import place
 from tests.planning.exhaustive import ranked_groups, violations
 from tests.planning.fleets import node
 from tests.planning.worlds import SELECTED, random_inventory, random_request

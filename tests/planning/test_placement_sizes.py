@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bayplan.planning.inventory import Inventory
-from bayplan.planning.placement import place
+from bayplan.planning.placement.inventory import Inventory
+from bayplan.planning.placement.place import place
 from tests.planning.fleets import node, request, shape
 
 

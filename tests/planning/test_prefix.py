@@ -4,8 +4,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.prefix import (
+from bayplan.planning.admission.prefix import (
     Media,
     PrefixScope,
     ReuseGranularity,
@@ -13,6 +12,7 @@ from bayplan.planning.prefix import (
     derive_cache_salt,
     find_reuse,
 )
+from bayplan.planning.numbers import InvalidInput
 
 SCOPE = PrefixScope("weights@1", "tokenizer@1", "template@1", "none", "acme")
 SECRET = b"0123456789abcdef"

@@ -1,7 +1,7 @@
 import pytest
 
+from bayplan.planning.placement.quota import Quota, quota_shortfall
 from bayplan.planning.quantities import PodRequest
-from bayplan.planning.quota import Quota, quota_shortfall
 
 GPU = "nvidia.com/gpu"
 POD = PodRequest(gpus=4, cpu_millis=1500, memory_bytes=2 * 2**30)

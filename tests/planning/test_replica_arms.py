@@ -3,8 +3,8 @@
 from typing import Any
 
 from bayplan.api.inferencemodel_status import Stage
-from bayplan.planning.members import Group
-from bayplan.planning.replicas import Actions, Creation, Target, decide
+from bayplan.planning.groups.members import Group
+from bayplan.planning.groups.replicas import Actions, Creation, Target, decide
 from tests.planning.replicagroups import NOW, REVISION, TEMPLATE, ago, assignment, build_one, in_stage
 
 OLD = "9f8e7d6c5b"

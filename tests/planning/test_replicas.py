@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from bayplan.api.inferencemodel_status import Stage
-from bayplan.planning.assignment import Assignment
+from bayplan.planning.groups.assignment import Assignment
+from bayplan.planning.groups.members import Group
+from bayplan.planning.groups.replicas import Actions, Backoff, Creation, Target, decide
 from bayplan.planning.layout.split import Split
 from bayplan.planning.measurements import Unknown
-from bayplan.planning.members import Group
-from bayplan.planning.replicas import Actions, Backoff, Creation, Target, decide
 from tests.planning.replicagroups import (
     NOW,
     REVISION,

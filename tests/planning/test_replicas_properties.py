@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayplan.api.inferencemodel_status import Stage
-from bayplan.planning.assignment import Assignment
-from bayplan.planning.members import Group, Member
-from bayplan.planning.replicas import ALIVE, SURGE, Actions, Target, decide
+from bayplan.planning.groups.assignment import Assignment
+from bayplan.planning.groups.members import Group, Member
+from bayplan.planning.groups.replicas import ALIVE, SURGE, Actions, Target, decide
 from tests.planning.replicagroups import NOW, REVISION, TEMPLATE, ago, assignment, build_one, in_stage, members
 
 OLD = "9f8e7d6c5b"

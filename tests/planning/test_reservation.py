@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bayplan.planning.assignment import Assignment
-from bayplan.planning.inventory import Node
-from bayplan.planning.members import Group, Member
-from bayplan.planning.reservation import LivePod, LiveReads, Recheck, RecheckVerdict, recheck_group
+from bayplan.planning.groups.assignment import Assignment
+from bayplan.planning.groups.members import Group, Member
+from bayplan.planning.groups.reservation import LivePod, LiveReads, Recheck, RecheckVerdict, recheck_group
+from bayplan.planning.placement.inventory import Node
 from tests.planning.fleets import node
 from tests.planning.replicagroups import ago, assignment, build_one, member, members, ready, released
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bayplan.planning.groups.victims import Candidate, VictimStage, order_victims
 from bayplan.planning.measurements import CounterSample, Measured, Unknown, measured, total_of, total_rate
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.scaling import (
+from bayplan.planning.scaling.seed import (
     Observation,
     ScalingDecision,
     ScalingPolicy,
@@ -18,7 +19,6 @@ from bayplan.planning.scaling import (
     ScalingState,
     decide_scaling,
 )
-from bayplan.planning.victims import Candidate, VictimStage, order_victims
 
 POLICY = ScalingPolicy(
     min_replicas=1,

@@ -3,8 +3,7 @@ from fractions import Fraction
 import pytest
 
 from bayplan.planning.batching import BatchingMode, BatchRequest, schedule
-from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.servicemetrics import (
+from bayplan.planning.gates.servicemetrics import (
     Histogram,
     Objective,
     Objectives,
@@ -13,6 +12,7 @@ from bayplan.planning.servicemetrics import (
     evaluate_classes,
     nearest_rank,
 )
+from bayplan.planning.numbers import InvalidInput
 
 OBJECTIVES = Objectives(Fraction(1), Fraction("0.2"), Fraction(3), Fraction(3))
 

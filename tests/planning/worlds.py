@@ -5,8 +5,8 @@ from typing import Any
 
 from bayplan.api.inferencemodel import TopologyRule
 from bayplan.api.podtemplate import Toleration
-from bayplan.planning.group import GroupRequest, GroupShape
-from bayplan.planning.inventory import Claim, Inventory, Node, Sharing, Taint
+from bayplan.planning.placement.group import GroupRequest, GroupShape
+from bayplan.planning.placement.inventory import Claim, Inventory, Node, Sharing, Taint
 from tests.planning.fleets import H100, L4, node, shape
 
 NAMES = [f"n{i}" for i in range(7)]

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from fractions import Fraction
 
-from bayplan.planning.demand import DoorReading, EngineReading
 from bayplan.planning.gates.counts import Arm, Row, SourceCounts
+from bayplan.planning.gates.servicemetrics import Histogram
 from bayplan.planning.measurements import Measured, Unknown
-from bayplan.planning.servicemetrics import Histogram
+from bayplan.planning.scaling.demand import DoorReading, EngineReading
 from bayplan.reconcile.rollout.stored import seconds_of
 from bayplan.telemetry.engine import EngineError, EngineLoad, EngineNotListeningError
 from bayplan.telemetry.rolloutcounts import CountedModel, ModelCounts

@@ -26,11 +26,11 @@ from bayplan.cluster.resources import (
 )
 from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler, Timed
 from bayplan.reconcile.capacityplan.view import PlanView, plan_store, view_plan
-from bayplan.reconcile.children import ChildWriter, child_store, view_child
 from bayplan.reconcile.fleet import Fleet, FleetLimits, node_store, pod_store, view_node
 from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
-from bayplan.reconcile.inferencemodel import InferenceModelReconciler, ReconcileSettings
-from bayplan.reconcile.modelview import ModelView, view_model
+from bayplan.reconcile.inferencemodel.children import ChildWriter, child_store, view_child
+from bayplan.reconcile.inferencemodel.reconciler import InferenceModelReconciler, ReconcileSettings
+from bayplan.reconcile.inferencemodel.view import ModelView, view_model
 from bayplan.reconcile.pods import view_pod
 from bayplan.reconcile.qualityruns import QualityRuns
 from bayplan.reconcile.quotas import view_quota

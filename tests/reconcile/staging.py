@@ -7,7 +7,7 @@ from bayplan.api import names
 from bayplan.api.acknowledgements import write_epochs, write_uids
 from bayplan.cluster.resources import CONFIG_MAPS, LEASES, PODS, ROLLOUTS, Key
 from bayplan.planning.gates.counts import Arm
-from bayplan.reconcile.inferencemodel import ReconcileSettings
+from bayplan.reconcile.inferencemodel.reconciler import ReconcileSettings
 from tests.fakes.merging import copy_json
 from tests.reconcile.operators import HOME
 from tests.reconcile.world import World

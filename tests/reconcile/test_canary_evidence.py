@@ -18,8 +18,8 @@ from bayplan.cli.offline.evaluate import Evaluation
 from bayplan.cli.offline.manifests import Manifest
 from bayplan.cluster.resources import CAPACITY_PLANS, INFERENCE_MODELS, NODES, PODS, ROLLOUTS, Key
 from bayplan.planning.evidencecontract.canary import CanaryResult, judge_canary
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY
 from bayplan.planning.rollout.paper import PaperOutcome, PaperVerdict
-from bayplan.planning.topology import DEFAULT_TOPOLOGY
 from bayplan.reconcile.capacityplan.canary import canary_of
 from bayplan.reconcile.rollout.paper import with_evidence
 from tests.planning.capacity.plans import PLAN, changed

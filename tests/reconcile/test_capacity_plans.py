@@ -10,8 +10,8 @@ from bayplan.cluster.cache import Store
 from bayplan.cluster.resources import CAPACITY_PLANS, INFERENCE_MODELS, PODS, RESOURCE_QUOTAS, Key
 from bayplan.planning.capacity.decide import CapacityDecision
 from bayplan.planning.capacity.inputs import CapacityInputs
-from bayplan.planning.members import GroupLimits
-from bayplan.planning.topology import DEFAULT_TOPOLOGY
+from bayplan.planning.groups.members import GroupLimits
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY
 from bayplan.reconcile.capacityplan import reconciler
 from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
 from tests.planning.capacity.plans import PLAN, changed

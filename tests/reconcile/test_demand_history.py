@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from bayplan.api.autoscaling import Autoscaling
-from bayplan.planning.demand import DoorReading, EngineReading
 from bayplan.planning.measurements import Measured, Unknown
-from bayplan.planning.scaling import Observation
-from bayplan.planning.scalingpolicy import policy_of
+from bayplan.planning.scaling.demand import DoorReading, EngineReading
+from bayplan.planning.scaling.policy import policy_of
+from bayplan.planning.scaling.seed import Observation
 from bayplan.reconcile.scaling.history import Answers, DemandHistory
 from bayplan.telemetry.sources import EngineAnswer, GatewayAnswer, Trouble, TroubleKind
 

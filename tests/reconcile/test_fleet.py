@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bayplan.cluster.resources import Key
-from bayplan.planning.inventory import Claim, Free, Inventory
-from bayplan.planning.nodes import node_from_api
+from bayplan.planning.placement.inventory import Claim, Free, Inventory
+from bayplan.planning.placement.nodes import node_from_api
 from bayplan.planning.quantities import quantity
 from bayplan.reconcile.fleet import Fleet, FleetLimits, node_store, pod_store, view_node
 from bayplan.reconcile.pods import view_pod

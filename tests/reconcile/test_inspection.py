@@ -17,8 +17,8 @@ from bayplan.planning.layout.inspected import read_report, with_architecture
 from bayplan.planning.layout.knownmodel import KnownModel
 from bayplan.planning.layout.modelnumbers import read_model
 from bayplan.planning.memory.safetensors import CheckpointSizes
-from bayplan.reconcile import inspectscript
-from bayplan.reconcile.inspection import SCRIPT
+from bayplan.reconcile.inferencemodel import inspectscript
+from bayplan.reconcile.inferencemodel.inspection import SCRIPT
 from tests.reconcile.world import World, model_spec
 
 CONFIG: dict[str, Any] = {

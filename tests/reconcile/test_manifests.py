@@ -11,12 +11,12 @@ import pytest
 
 from bayplan.api import names
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.planning.admissionbounds import AdmissionBounds
-from bayplan.planning.assignment import Assignment
+from bayplan.planning.admission.bounds import AdmissionBounds
+from bayplan.planning.groups.assignment import Assignment
 from bayplan.planning.layout.records import RecordedLayout
 from bayplan.planning.layout.split import Split
-from bayplan.reconcile import manifests, podpatches
-from bayplan.reconcile.manifests import ModelIdentity
+from bayplan.reconcile.inferencemodel import manifests, podpatches
+from bayplan.reconcile.inferencemodel.manifests import ModelIdentity
 from bayplan.reconcile.pods import view_pod
 from tests.api.specs import FULL_SPEC
 from tests.planning.replicagroups import assignment

@@ -8,7 +8,7 @@ import pytest
 from bayplan.api import names
 from bayplan.cluster.metrics import Metrics
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS, Key
-from bayplan.reconcile.evidence import MeasuredCaches
+from bayplan.reconcile.inferencemodel.evidence import MeasuredCaches
 from tests.planning.fleets import H100
 from tests.reconcile.world import World, model_spec
 

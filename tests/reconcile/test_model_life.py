@@ -2,7 +2,7 @@ import pytest
 
 from bayplan.api import names
 from bayplan.cluster.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS, PDBS, PODS, SERVICES, Key
-from bayplan.reconcile.statuswriter import PROGRESS_SECONDS
+from bayplan.reconcile.inferencemodel.statuswriter import PROGRESS_SECONDS
 from tests.reconcile.world import World, pinned_node
 
 COUNTS = ("desiredReplicas", "replicas", "pendingReplicas", "warmingReplicas", "readyReplicas", "drainingReplicas")

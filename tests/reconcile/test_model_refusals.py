@@ -16,8 +16,8 @@ from bayplan.cluster.errors import (
     Unreachable,
 )
 from bayplan.cluster.resources import PODS, RESOURCE_QUOTAS, SERVICES, Key, Resource
-from bayplan.reconcile.reserve import MOST_NAMES_TRIED, QUOTA_RETRY_SECONDS
-from bayplan.reconcile.statuswriter import PROGRESS_SECONDS
+from bayplan.reconcile.inferencemodel.reserve import MOST_NAMES_TRIED, QUOTA_RETRY_SECONDS
+from bayplan.reconcile.inferencemodel.statuswriter import PROGRESS_SECONDS
 from tests.reconcile.world import NAMESPACE, TWO_NODES, World
 
 Json = dict[str, Any]

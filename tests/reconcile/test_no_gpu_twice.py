@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bayplan.cluster.resources import PODS
-from bayplan.planning.members import Group
-from bayplan.planning.reservation import LiveReads, Recheck, RecheckVerdict
-from bayplan.reconcile import release
+from bayplan.planning.groups.members import Group
+from bayplan.planning.groups.reservation import LiveReads, Recheck, RecheckVerdict
+from bayplan.reconcile.inferencemodel import release
 from tests.reconcile.arena import Arena
 from tests.reconcile.gpuledger import held_by
 from tests.reconcile.world import foreign_pod

@@ -10,14 +10,14 @@ from bayplan.api import names
 from bayplan.cluster.errors import ApiError, ServerError
 from bayplan.cluster.port import Json
 from bayplan.cluster.resources import NODES, PODS, Resource
-from bayplan.planning.inventory import Node
-from bayplan.planning.members import Group, GroupLimits, build_groups
-from bayplan.planning.reservation import Recheck, RecheckVerdict
-from bayplan.planning.topology import DEFAULT_TOPOLOGY
-from bayplan.reconcile import manifests
-from bayplan.reconcile.manifests import ModelIdentity
+from bayplan.planning.groups.members import Group, GroupLimits, build_groups
+from bayplan.planning.groups.reservation import Recheck, RecheckVerdict
+from bayplan.planning.placement.inventory import Node
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY
+from bayplan.reconcile.inferencemodel import manifests
+from bayplan.reconcile.inferencemodel.manifests import ModelIdentity
+from bayplan.reconcile.inferencemodel.release import Rechecker
 from bayplan.reconcile.pods import view_pod
-from bayplan.reconcile.release import Rechecker
 from tests.fakes.api import FakeApi
 from tests.planning.replicagroups import NOW, assignment
 from tests.reconcile.test_manifests import BOUNDS, required, spec

@@ -11,7 +11,7 @@ from bayplan.cli.offline.evaluate import Evaluation, ObjectReport
 from bayplan.cli.offline.manifests import Manifest
 from bayplan.cluster.errors import ApiError, Forbidden
 from bayplan.cluster.resources import CAPACITY_PLANS, NODES, PODS, RESOURCE_QUOTAS, Key, Resource
-from bayplan.planning.topology import DEFAULT_TOPOLOGY
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY
 from tests.planning.capacity.plans import PLAN, changed
 from tests.reconcile.world import NAMESPACE, Json, World, foreign_pod, gpus_of, model_spec
 

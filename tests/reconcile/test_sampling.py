@@ -9,8 +9,8 @@ import pytest
 from bayplan.api.autoscaling import Autoscaling
 from bayplan.cluster.clock import sleep
 from bayplan.cluster.resources import Key
-from bayplan.planning.demand import DoorReading
-from bayplan.planning.scalingpolicy import policy_of
+from bayplan.planning.scaling.demand import DoorReading
+from bayplan.planning.scaling.policy import policy_of
 from bayplan.reconcile.scaling.sampling import DemandSampler, Round
 from bayplan.telemetry.shared import SharedGateways
 from bayplan.telemetry.sources import EngineAnswer, EngineSource, GatewayAnswer, GatewaySource

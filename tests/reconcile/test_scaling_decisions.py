@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from bayplan.api.autoscaling import Autoscaling, ScalingReason, ScalingStatus
 from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
 from bayplan.api.meta import rfc3339
-from bayplan.planning.scaling import Observation, ScalingDecision
-from bayplan.planning.scalingpolicy import pace_of, policy_of
+from bayplan.planning.scaling.policy import pace_of, policy_of
+from bayplan.planning.scaling.seed import Observation, ScalingDecision
 from bayplan.reconcile.scaling.decide import Standing, decide_replicas, standing_of
 from bayplan.reconcile.scaling.describe import scaling_status
 from tests.planning.replicagroups import NOW, ago, assignment, build_one, in_stage, ready, running

@@ -10,8 +10,8 @@ from bayplan.api.conditions import ConditionType, Reason, merge_conditions
 from bayplan.api.inferencemodel_status import GroupStatus, InferenceModelStatus, PlacementStatus, RevisionStatus, Stage
 from bayplan.cluster.cache import Store
 from bayplan.cluster.resources import INFERENCE_MODELS
-from bayplan.reconcile.modelview import ModelView, view_model
-from bayplan.reconcile.statuswriter import PROGRESS_SECONDS, Standing, StatusWriter
+from bayplan.reconcile.inferencemodel.statuswriter import PROGRESS_SECONDS, Standing, StatusWriter
+from bayplan.reconcile.inferencemodel.view import ModelView, view_model
 from tests.fakes.api import FakeApi
 from tests.fakes.clock import FakeClock
 from tests.reconcile.operators import wall_clock

@@ -10,10 +10,10 @@ import pytest
 from bayplan.api.inferencemodel import Warmup
 from bayplan.api.inferencemodel_status import WarmupStage
 from bayplan.cluster.clock import sleep
-from bayplan.planning.members import Group
+from bayplan.planning.groups.members import Group
 from bayplan.reconcile.background import TaskTable, run_all
-from bayplan.reconcile.drain import DrainTracker
-from bayplan.reconcile.warmup import Outcome, WarmupTracker
+from bayplan.reconcile.inferencemodel.drain import DrainTracker
+from bayplan.reconcile.inferencemodel.warmup import Outcome, WarmupTracker
 from bayplan.telemetry.engine import EngineUnreachableError
 from tests.fakes.clock import FakeClock, settle
 from tests.planning.replicagroups import assignment, build_one, ready, running

@@ -12,8 +12,8 @@ from bayplan.api.reference import SUMMARIES
 from bayplan.api.revision import revision_hash
 from bayplan.api.validation import parse_spec
 from bayplan.cluster.resources import INFERENCE_MODELS, NODES, PODS, Key, Resource
-from bayplan.planning.members import group_name
-from bayplan.reconcile.inferencemodel import ReconcileSettings
+from bayplan.planning.groups.members import group_name
+from bayplan.reconcile.inferencemodel.reconciler import ReconcileSettings
 from tests.api.specs import MINIMAL_SPEC
 from tests.fakes.api import FakeApi
 from tests.fakes.clock import FakeClock, settle

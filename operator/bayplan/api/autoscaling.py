@@ -1,7 +1,7 @@
 """`spec.autoscaling` and `status.scaling`: how many replicas the operator asks for, and the numbers that decided.
 
 Tokens are prompt and output tokens together; `serviceTokensPerSecond` is in the same unit. Policy and order of a
-decision: `planning/scaling.py`.
+decision: `planning/scaling/seed.py`.
 """
 
 from decimal import Decimal

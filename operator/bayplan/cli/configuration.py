@@ -25,12 +25,12 @@ from bayplan.cli.gpufigures import GpuFigures, stated_gpu
 from bayplan.cli.sections import Seconds, Section
 from bayplan.cluster.apitimes import ApiTimes
 from bayplan.cluster.lease import LeaseTimes
-from bayplan.planning.members import GroupLimits
+from bayplan.planning.groups.members import GroupLimits
+from bayplan.planning.groups.replicas import Backoff
 from bayplan.planning.memory.gpucatalogue import Gpu
-from bayplan.planning.replicas import Backoff
-from bayplan.planning.topology import DEFAULT_TOPOLOGY
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY
 from bayplan.reconcile.fleet import FleetLimits
-from bayplan.reconcile.inferencemodel import ReconcileSettings
+from bayplan.reconcile.inferencemodel.reconciler import ReconcileSettings
 from bayplan.reconcile.rollout.stored import seconds_of
 from bayplan.telemetry.aliases import VLLM, Aliases, Signal
 from bayplan.telemetry.prometheus import PrometheusSource

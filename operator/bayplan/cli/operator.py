@@ -41,12 +41,12 @@ from bayplan.cluster.runtime import Runtime
 from bayplan.cluster.servertime import ServerTime
 from bayplan.reconcile.capacityplan.reconciler import CapacityPlanReconciler
 from bayplan.reconcile.capacityplan.view import plan_store, view_plan
-from bayplan.reconcile.children import ChildWriter, child_store, view_child
-from bayplan.reconcile.evidence import MeasuredCaches
 from bayplan.reconcile.fleet import Fleet, NodeView, node_store, pod_store, view_node
 from bayplan.reconcile.gateways import Gateways, gateway_store, view_gateway
-from bayplan.reconcile.inferencemodel import InferenceModelReconciler
-from bayplan.reconcile.modelview import ModelView, view_model
+from bayplan.reconcile.inferencemodel.children import ChildWriter, child_store, view_child
+from bayplan.reconcile.inferencemodel.evidence import MeasuredCaches
+from bayplan.reconcile.inferencemodel.reconciler import InferenceModelReconciler
+from bayplan.reconcile.inferencemodel.view import ModelView, view_model
 from bayplan.reconcile.nodereports import NODE_VALUE_IGNORED, NodeReports
 from bayplan.reconcile.pods import view_pod
 from bayplan.reconcile.ports import Named

@@ -15,7 +15,7 @@ from bayplan.cli.offline.evaluate import Evaluation
 from bayplan.cli.offline.manifests import MAX_BYTES, read_manifests
 from bayplan.cli.offline.render import INVALID, as_json, as_junit, as_table, exit_code
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.topology import Topology
+from bayplan.planning.placement.topology import Topology
 
 PIPE_WIDTH = 200
 MAX_INVENTORY_BYTES = 16 * MAX_BYTES

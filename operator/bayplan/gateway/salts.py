@@ -3,7 +3,7 @@
 import secrets
 from pathlib import Path
 
-from bayplan.planning.prefix import LEAST_SECRET_BYTES, PrefixScope, derive_cache_salt
+from bayplan.planning.admission.prefix import LEAST_SECRET_BYTES, PrefixScope, derive_cache_salt
 
 NO_ADAPTER = "none"
 MOST_KNOWN = 10_000

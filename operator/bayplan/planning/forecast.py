@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from bayplan.api.conditions import Reason, Status
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.planning.fleetplacement import FleetPlacement, place_replicas
-from bayplan.planning.group import GroupRequest, GroupShape
-from bayplan.planning.inventory import Inventory
 from bayplan.planning.modelplan import ModelFit, fit_model, group_shapes
+from bayplan.planning.placement.fleet import FleetPlacement, place_replicas
+from bayplan.planning.placement.group import GroupRequest, GroupShape
+from bayplan.planning.placement.inventory import Inventory
+from bayplan.planning.placement.quota import Quota, quota_shortfall
 from bayplan.planning.quantities import PodRequest
-from bayplan.planning.quota import Quota, quota_shortfall
 from bayplan.planning.words import plural
 
 

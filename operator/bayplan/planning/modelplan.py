@@ -5,13 +5,13 @@ from fractions import Fraction
 
 from bayplan.api.conditions import Reason, Status
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.planning.group import GroupShape
-from bayplan.planning.inventory import Inventory
 from bayplan.planning.layout.asked import LayoutDecision
 from bayplan.planning.layout.decision import plan_layout
 from bayplan.planning.layout.pools import gpu_pools
 from bayplan.planning.layout.records import NOTHING_RECORDED, Recorded
 from bayplan.planning.numbers import MIB_PER_GIB
+from bayplan.planning.placement.group import GroupShape
+from bayplan.planning.placement.inventory import Inventory
 from bayplan.planning.quantities import requested_bytes, requested_cpu_millis
 
 

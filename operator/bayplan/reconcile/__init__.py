@@ -1,1 +1,1 @@
-"""One module per kind, and one per protocol that kinds share: replica groups, warm-up, drain."""
+"""One folder per kind, and one module per thing that kinds share: the fleet, pods, gateways, quality runs."""

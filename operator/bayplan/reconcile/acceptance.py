@@ -3,7 +3,7 @@
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.validation import FieldError, check_name, parse_spec
 from bayplan.planning.layout.modelnumbers import model_faults
-from bayplan.planning.topology import HOST, Topology
+from bayplan.planning.placement.topology import HOST, Topology
 
 
 def accept_model(raw: object, *, name: str, topology: Topology) -> InferenceModelSpec | list[FieldError]:

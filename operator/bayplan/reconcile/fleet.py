@@ -12,12 +12,12 @@ from typing import Any
 from bayplan.api.meta import parse_rfc3339
 from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.resources import NODES, PODS, Key
-from bayplan.planning.assignment import Assignment
-from bayplan.planning.inventory import Claim, ClaimState, Inventory, Node
-from bayplan.planning.members import Group, GroupLimits, Member, build_groups
+from bayplan.planning.groups.assignment import Assignment
+from bayplan.planning.groups.members import Group, GroupLimits, Member, build_groups
 from bayplan.planning.memory.gpucatalogue import Gpu
-from bayplan.planning.nodes import node_from_api
-from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
+from bayplan.planning.placement.inventory import Claim, ClaimState, Inventory, Node
+from bayplan.planning.placement.nodes import node_from_api
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY, Topology
 from bayplan.reconcile.foreign import ForeignClaims, claim_of
 from bayplan.reconcile.pods import PodView
 

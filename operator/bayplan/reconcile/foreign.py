@@ -1,7 +1,7 @@
 """Other people's pods as claims, kept up to date pod by pod: a cluster has thousands, and few of them hold GPUs."""
 
 from bayplan.cluster.resources import Key
-from bayplan.planning.inventory import Claim, ClaimState
+from bayplan.planning.placement.inventory import Claim, ClaimState
 from bayplan.reconcile.pods import PodView
 
 

@@ -13,11 +13,11 @@ from bayplan.api import names
 from bayplan.api.meta import owner_uid, parse_rfc3339
 from bayplan.cluster.cache import version_number
 from bayplan.cluster.resources import Key
-from bayplan.planning.admissionbounds import AdmissionBounds
-from bayplan.planning.assignment import Assignment
-from bayplan.planning.members import EngineExit, Member
+from bayplan.planning.admission.bounds import AdmissionBounds
+from bayplan.planning.groups.assignment import Assignment
+from bayplan.planning.groups.members import EngineExit, Member
+from bayplan.planning.groups.reservation import LivePod
 from bayplan.planning.quantities import PodRequest, pod_request
-from bayplan.planning.reservation import LivePod
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from bayplan.cluster.cache import version_number
 from bayplan.cluster.resources import Key
-from bayplan.planning.quota import Quota
+from bayplan.planning.placement.quota import Quota
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ the gateway's aside (`exported_namespace`) unless the target honours labels.
 from collections.abc import Sequence
 from typing import Final
 
-from bayplan.planning.demand import DoorReading
 from bayplan.planning.measurements import Measured, Unknown, measured, moment
+from bayplan.planning.scaling.demand import DoorReading
 from bayplan.telemetry.series import Dates, Series
 from bayplan.telemetry.sources import GatewayAnswer, GatewaySource, Trouble, TroubleKind
 

@@ -6,8 +6,8 @@ The answer is judged, not trusted: what has another form than agreed makes that 
 from collections.abc import Mapping
 from fractions import Fraction
 
-from bayplan.planning.demand import DoorReading
 from bayplan.planning.measurements import Measured, Unknown, measured, moment
+from bayplan.planning.scaling.demand import DoorReading
 from bayplan.telemetry.sources import GatewayAnswer, GatewaySource, Trouble, TroubleKind
 
 PATH = "/evidence"

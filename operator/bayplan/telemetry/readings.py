@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from bayplan.planning.demand import NOT_REPORTED, EngineReading
 from bayplan.planning.measurements import Measured, Unknown, moment
+from bayplan.planning.scaling.demand import NOT_REPORTED, EngineReading
 from bayplan.telemetry.aliases import NEEDED, Aliases, Signal
 from bayplan.telemetry.exposition import first_of, nearest_name
 from bayplan.telemetry.sources import EngineAnswer, EngineSource, Trouble, TroubleKind

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from bayplan.api.names import GATEWAY_PORT
 from bayplan.planning.gates.counts import Arm, Row, SourceCounts
+from bayplan.planning.gates.servicemetrics import Histogram
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.numbers import InvalidInput, exact
-from bayplan.planning.servicemetrics import Histogram
 from bayplan.telemetry.evidence import PATH
 from bayplan.telemetry.http import PodClient, PodError, json_object, pod_url
 from bayplan.telemetry.sources import GatewaySource

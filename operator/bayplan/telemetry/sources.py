@@ -1,8 +1,8 @@
 """The one port through which demand is measured, whoever collects the numbers: our own scrapes, or Prometheus.
 
 A source is a pod that should answer. What comes back is raw: counters as they stand, with the time of the sample and
-the incarnation that counts, so that rates, coverage and restarts are worked out in one place (`planning/demand.py`).
-Times are on the monotonic clock of this process.
+the incarnation that counts, so that rates, coverage and restarts are worked out in one place
+(`planning/scaling/demand.py`). Times are on the monotonic clock of this process.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Protocol
 
-from bayplan.planning.demand import DoorReading, EngineReading
+from bayplan.planning.scaling.demand import DoorReading, EngineReading
 
 
 class TroubleKind(StrEnum):

@@ -16,7 +16,7 @@ from bayplan.planning.capacity.inputs import CapacityInputs, NamedModel, unix_se
 from bayplan.planning.capacity.plan import decide_capacity
 from bayplan.planning.capacity.status import capacity_status
 from bayplan.planning.evidencecontract.canary import CanaryEnd, CanaryGate, CanaryResult
-from bayplan.planning.inventory import Inventory
+from bayplan.planning.placement.inventory import Inventory
 from tests.api.planspecs import MINIMAL_PLAN
 from tests.api.specs import MINIMAL_SPEC
 from tests.planning.fleets import node

@@ -10,7 +10,7 @@ from bayplan.planning.admission.sheds import ShedCode, build_shed
 from bayplan.planning.capacity import evaluators
 from bayplan.planning.capacity.plan import decide_capacity
 from bayplan.planning.evidencecontract.canary import CanaryEnd
-from bayplan.planning.inventory import Inventory
+from bayplan.planning.placement.inventory import Inventory
 from tests.planning.capacity.plans import given, message, model, passed_canary, status_of, two_zones, unproven, verdict
 from tests.planning.fleets import node
 

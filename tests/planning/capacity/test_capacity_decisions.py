@@ -5,8 +5,8 @@ import pytest
 
 from bayplan.planning.capacity.inputs import inventory_digest
 from bayplan.planning.capacity.plan import decide_capacity, next_change_seconds
-from bayplan.planning.inventory import Claim, Inventory
-from bayplan.planning.quota import Quota
+from bayplan.planning.placement.inventory import Claim, Inventory
+from bayplan.planning.placement.quota import Quota
 from tests.planning.capacity.plans import given, message, model, plan_spec, status_of, two_zones, unproven, verdict
 from tests.planning.fleets import L4, L4_MIB, node
 

@@ -13,7 +13,7 @@ from bayplan.api.conditions import Condition
 from bayplan.api.inferencemodel_status import CapacityGuidanceStatus
 from bayplan.planning.capacity.guidance import Guidance, guided, rate
 from bayplan.planning.evidencecontract.scalingloop import run_scaling_loop
-from bayplan.planning.scalingpolicy import policy_of
+from bayplan.planning.scaling.policy import policy_of
 from bayplan.planning.sizing.load import fleet_demand, size_load
 from bayplan.planning.sizing.records import ReplicaCapacity, Resilience, WorkloadClass
 from bayplan.reconcile.capacityplan.guidance import guide

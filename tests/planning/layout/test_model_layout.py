@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.provenance import Provenance
-from bayplan.planning.inventory import Inventory, Sharing
 from bayplan.planning.layout.decision import parallelism_status, plan_layout
 from bayplan.planning.layout.pools import GpuPool, gpu_pools
 from bayplan.planning.layout.records import RecordedLayout
 from bayplan.planning.layout.rules import RuleFacts, broken_rule, valid_widths
 from bayplan.planning.layout.split import Split
+from bayplan.planning.placement.inventory import Inventory, Sharing
 from tests.planning.fleets import H100, H100_MIB, L4, L4_MIB, LLAMA_70B, node, spec
 from tests.planning.layout.memories import memory_of
 

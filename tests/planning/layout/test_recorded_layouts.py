@@ -6,7 +6,6 @@ from fractions import Fraction
 import pytest
 
 from bayplan.api.conditions import Reason
-from bayplan.planning.inventory import Inventory
 from bayplan.planning.layout.decision import plan_layout, records_of
 from bayplan.planning.layout.pools import GpuPool, gpu_pools
 from bayplan.planning.layout.records import RecordedLayout, read_layouts, write_layouts
@@ -15,6 +14,7 @@ from bayplan.planning.memory.gpucatalogue import Gpu, Link
 from bayplan.planning.memory.replica import ReplicaMemory
 from bayplan.planning.memory.terms import Source
 from bayplan.planning.modelplan import fit_model
+from bayplan.planning.placement.inventory import Inventory
 from tests.planning.fleets import H100, H100_MIB, node
 from tests.planning.layout.test_known_models import spec
 

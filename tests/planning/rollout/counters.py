@@ -7,8 +7,8 @@ from typing import Any
 from bayplan.api.rolloutwords import GateName
 from bayplan.planning.gates.counts import Arm, ArmPods, Row, Snapshot, SourceCounts, Window
 from bayplan.planning.gates.records import Gate
+from bayplan.planning.gates.servicemetrics import Histogram
 from bayplan.planning.gates.windows import window_between
-from bayplan.planning.servicemetrics import Histogram
 
 CANDIDATE_PODS, BASELINE_PODS = ("c0", "c1"), ("b0", "b1")
 PODS = ArmPods(candidate=frozenset(CANDIDATE_PODS), baseline=frozenset(BASELINE_PODS))

@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 
 from bayplan.api.rolloutwords import CapacityMode, Phase
+from bayplan.planning.groups.replicas import SURGE
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.replicas import SURGE
 from bayplan.planning.rollout.arms import Arms, arms_of, arms_without_plan
 from bayplan.planning.rollout.plan import Plan
 from bayplan.planning.rollout.state import Rejection, RolloutState, StageClock

@@ -17,10 +17,10 @@ from bayplan.planning.gates.release import (
     ReleaseRequirements,
     decide_release,
 )
+from bayplan.planning.gates.servicemetrics import nearest_rank
 from bayplan.planning.gates.thresholds import LeastSamples, judge, judge_all
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.servicemetrics import nearest_rank
 
 LEAST = LeastSamples(requests=100, prompts=10)
 TTFT = Gate(GateName.TTFT, Fraction(1))

@@ -14,6 +14,7 @@ import pytest
 from bayplan.api.rolloutwords import StageKind
 from bayplan.planning.gates.counts import Arm, ArmPods, Row, Snapshot, SourceCounts, Window
 from bayplan.planning.gates.records import EVERY_CLASS
+from bayplan.planning.gates.servicemetrics import Histogram
 from bayplan.planning.gates.thresholds import LeastSamples
 from bayplan.planning.gates.windows import window_between
 from bayplan.planning.measurements import Unknown
@@ -23,7 +24,6 @@ from bayplan.planning.rollout.proof import GatewayAck
 from bayplan.planning.rollout.state import RolloutState
 from bayplan.planning.rollout.verdicts import Advance, Rollback
 from bayplan.planning.rollout.world import World
-from bayplan.planning.servicemetrics import Histogram
 from tests.planning.rollout.fleet import STEP, Fleet, heads
 from tests.planning.rollout.policies import DEADLINE, PROMOTE, WARM, policy
 

@@ -22,11 +22,11 @@ from bayplan.planning.gates.counts import (
 )
 from bayplan.planning.gates.measures import EdgeCounts
 from bayplan.planning.gates.records import EVERY_CLASS, Gate
+from bayplan.planning.gates.servicemetrics import Histogram
 from bayplan.planning.gates.validity import check_gates
 from bayplan.planning.gates.windows import CandidateRows
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.servicemetrics import Histogram
 from tests.planning.rollout.counters import (
     BASELINE_PODS,
     CANDIDATE_PODS,

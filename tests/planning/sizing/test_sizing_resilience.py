@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bayplan.api.capacitywords import Need
-from bayplan.planning.group import GroupRequest, GroupShape
-from bayplan.planning.inventory import Inventory, Node
 from bayplan.planning.layout.split import Layout
+from bayplan.planning.placement.group import GroupRequest, GroupShape
+from bayplan.planning.placement.inventory import Inventory, Node
 from bayplan.planning.sizing.records import Resilience
 from bayplan.planning.sizing.resilience import MOST_PLACED, FleetSizing, size_fleet
 

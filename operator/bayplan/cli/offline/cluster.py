@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bayplan.cli.offline.document import ClusterDocument
 from bayplan.planning.memory.gpucatalogue import Gpu
-from bayplan.planning.topology import DEFAULT_TOPOLOGY, Topology
+from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY, Topology
 
 
 class ClusterError(Exception):

@@ -20,11 +20,11 @@ from bayplan.cluster.resources import (
     ROLLOUTS,
     Resource,
 )
-from bayplan.planning.members import GroupLimits
-from bayplan.planning.quota import Quota
-from bayplan.planning.topology import Topology
+from bayplan.planning.groups.members import GroupLimits
+from bayplan.planning.placement.quota import Quota
+from bayplan.planning.placement.topology import Topology
 from bayplan.reconcile.fleet import Fleet, FleetLimits, node_store, pod_store, view_node
-from bayplan.reconcile.modelview import view_model
+from bayplan.reconcile.inferencemodel.view import view_model
 from bayplan.reconcile.pods import view_pod
 from bayplan.reconcile.quotas import view_quota
 

@@ -14,13 +14,13 @@ from typing import Any
 from bayplan.api import names
 from bayplan.api.meta import parse_rfc3339, rfc3339
 from bayplan.cluster.codec import loads
-from bayplan.planning.inventory import Claim, ClaimState, Inventory
 from bayplan.planning.measurements import moment
 from bayplan.planning.memory.gpucatalogue import Gpu
-from bayplan.planning.nodes import node_from_api
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.quota import Quota
-from bayplan.planning.topology import Topology
+from bayplan.planning.placement.inventory import Claim, ClaimState, Inventory
+from bayplan.planning.placement.nodes import node_from_api
+from bayplan.planning.placement.quota import Quota
+from bayplan.planning.placement.topology import Topology
 
 KIND = "BayplanInventory"
 FORMAT = 1

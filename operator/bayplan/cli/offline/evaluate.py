@@ -30,10 +30,10 @@ from bayplan.planning.capacity.plan import decide_capacity
 from bayplan.planning.capacity.status import capacity_status
 from bayplan.planning.evidencecontract.canary import CanaryResult
 from bayplan.planning.forecast import ModelForecast, forecast_model
-from bayplan.planning.inventory import Inventory
 from bayplan.planning.measurements import moment
 from bayplan.planning.memory.gpucatalogue import Gpu
-from bayplan.planning.topology import HOST, Topology
+from bayplan.planning.placement.inventory import Inventory
+from bayplan.planning.placement.topology import HOST, Topology
 from bayplan.reconcile.acceptance import accept_model
 from bayplan.reconcile.capacityplan.canary import canary_of
 from bayplan.reconcile.capacityplan.guidance import PlanGuidance, guide

@@ -9,7 +9,7 @@ from bayplan.cluster.client import ApiClient
 from bayplan.cluster.credentials import Credentials, CredentialsError, load_access
 from bayplan.cluster.errors import ApiError
 from bayplan.cluster.loop import run
-from bayplan.planning.topology import Topology
+from bayplan.planning.placement.topology import Topology
 
 FAILURES = (CredentialsError, ApiError)
 

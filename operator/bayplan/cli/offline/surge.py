@@ -7,8 +7,8 @@ from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.rollout import RolloutSpec
 from bayplan.api.rolloutwords import CapacityMode
 from bayplan.planning.forecast import forecast_model
-from bayplan.planning.inventory import Inventory
-from bayplan.planning.quota import Quota
+from bayplan.planning.placement.inventory import Inventory
+from bayplan.planning.placement.quota import Quota
 from bayplan.planning.rollout.surge import SurgeAnswer, SurgeOutcome, decide_surge
 from bayplan.reconcile.rollout.stored import policy_of
 

@@ -7,23 +7,23 @@ from fractions import Fraction
 from bayplan.api.capacitywords import Need
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
-from bayplan.planning.admissionbounds import AdmissionBounds, admission_bounds
+from bayplan.planning.admission.bounds import AdmissionBounds, admission_bounds
 from bayplan.planning.capacity.inputs import CapacityInputs, NamedModel, PlanRecords, inventory_digest, read_records
 from bayplan.planning.capacity.model import Conflict, choose_model, contradictions
 from bayplan.planning.evidencecontract.canonical import digest_of
 from bayplan.planning.evidencecontract.claims import EvidenceInput, InputName
 from bayplan.planning.evidencecontract.contract import EvidenceReport
 from bayplan.planning.evidencecontract.judging import widths
-from bayplan.planning.fleetplacement import FleetPlacement
 from bayplan.planning.forecast import group_request
-from bayplan.planning.gpus import bare_product
-from bayplan.planning.group import GroupShape
 from bayplan.planning.layout.asked import LayoutDecision
 from bayplan.planning.layout.split import Split
 from bayplan.planning.modelplan import ModelFit, fit_model, group_shapes
 from bayplan.planning.numbers import InvalidInput
+from bayplan.planning.placement.fleet import FleetPlacement
+from bayplan.planning.placement.gpus import bare_product
+from bayplan.planning.placement.group import GroupShape
+from bayplan.planning.placement.quota import quota_shortfall
 from bayplan.planning.quantities import PodRequest
-from bayplan.planning.quota import quota_shortfall
 from bayplan.planning.sizing.cost import Cost, fleet_cost
 from bayplan.planning.sizing.limits import Bound, Breach, find_breaches
 from bayplan.planning.sizing.load import FleetDemand, LoadSizing, fleet_demand, size_load

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from fractions import Fraction
 
 from bayplan.api.capacitywords import ClaimState, Control
+from bayplan.planning.admission.bounds import AdmissionBounds
 from bayplan.planning.admission.core import AdmissionCore
 from bayplan.planning.admission.records import AdmissionPolicy, AdmissionRequest, Decision, Resources
-from bayplan.planning.admissionbounds import AdmissionBounds
 from bayplan.planning.capacity.decide import Sizing, measured_split
 from bayplan.planning.capacity.guidance import Guidance, guided
 from bayplan.planning.capacity.inputs import CapacityInputs, NamedModel, optional_fraction
@@ -14,7 +14,7 @@ from bayplan.planning.evidencecontract import judging
 from bayplan.planning.evidencecontract.canary import judge_canary
 from bayplan.planning.evidencecontract.claims import Evaluator, Finding, failed, missing, workload_claim
 from bayplan.planning.evidencecontract.scalingloop import run_scaling_loop
-from bayplan.planning.scalingpolicy import pace_of, policy_of
+from bayplan.planning.scaling.policy import pace_of, policy_of
 from bayplan.planning.sizing.resilience import MOST_PLACED
 
 MOST_QUEUED = 100

@@ -11,9 +11,9 @@ from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.meta import parse_rfc3339
 from bayplan.planning.evidencecontract.canary import CanaryResult
 from bayplan.planning.evidencecontract.canonical import digest_of
-from bayplan.planning.inventory import Inventory
 from bayplan.planning.numbers import InvalidInput
-from bayplan.planning.quota import Quota
+from bayplan.planning.placement.inventory import Inventory
+from bayplan.planning.placement.quota import Quota
 from bayplan.planning.sizing.records import Limits, Price, ReplicaCapacity, Resilience, WorkloadClass, check_classes
 
 

@@ -8,7 +8,7 @@ from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec, Parallelism, Placement
 from bayplan.api.revision import revision_hash
 from bayplan.planning.capacity.inputs import NamedModel
-from bayplan.planning.gpus import bare_product
+from bayplan.planning.placement.gpus import bare_product
 from bayplan.planning.sizing.records import WorkloadClass
 
 _COMPARED = ("model", "engine", "concurrency", "parallelism", "placement")

@@ -7,10 +7,10 @@ from bayplan.planning.admission.records import Admitted, Decision
 from bayplan.planning.admission.sheds import Shed, ShedCode
 from bayplan.planning.evidencecontract.claims import Finding, earned, failed, missing
 from bayplan.planning.evidencecontract.scalingloop import ScalingLoop
-from bayplan.planning.fleetplacement import FleetPlacement
 from bayplan.planning.gates.release import ReleaseAction, ReleaseDecision
 from bayplan.planning.layout.split import Split
 from bayplan.planning.memory import Fit
+from bayplan.planning.placement.fleet import FleetPlacement
 from bayplan.planning.sizing.limits import Breach
 from bayplan.planning.sizing.records import WorkloadClass
 from bayplan.planning.words import plural

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from bayplan.planning.numbers import count, not_negative
-from bayplan.planning.scaling import Observation, ScalingPolicy, ScalingState, decide_scaling
+from bayplan.planning.scaling.seed import Observation, ScalingPolicy, ScalingState, decide_scaling
 
 MOST_STEPS = 64
 

@@ -12,9 +12,9 @@ from fractions import Fraction
 from bayplan.api.rolloutwords import GateName
 from bayplan.planning.gates.measures import NOT_MEASURED, ClassMeasures, EdgeCounts, Latency
 from bayplan.planning.gates.records import EVERY_CLASS, Gate
+from bayplan.planning.gates.servicemetrics import Histogram
 from bayplan.planning.measurements import Unknown
 from bayplan.planning.numbers import count, exact, named, not_negative
-from bayplan.planning.servicemetrics import Histogram
 
 
 class Arm(StrEnum):

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from bayplan.planning.gates.servicemetrics import P95, rank_of
 from bayplan.planning.measurements import Measured, Unknown
 from bayplan.planning.numbers import InvalidInput, count, exact, not_negative
-from bayplan.planning.servicemetrics import P95, rank_of
 
 LEAST_FOR_P95 = 20
 """Below so many requests the nearest-rank p95 is their maximum: one slow request would decide."""

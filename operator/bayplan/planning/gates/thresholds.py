@@ -14,9 +14,9 @@ from fractions import Fraction
 from bayplan.api.rolloutwords import GateName, Handling, Outcome
 from bayplan.planning.gates.measures import LEAST_FOR_P95, ArmMeasures, EdgeCounts, Latency
 from bayplan.planning.gates.records import Gate, GateResult
+from bayplan.planning.gates.servicemetrics import P95
 from bayplan.planning.measurements import Measured, Unknown
 from bayplan.planning.numbers import count
-from bayplan.planning.servicemetrics import P95
 
 TOLERATED_RATIO = Fraction(5, 4)
 """Up to so many times the baseline's own misses a candidate is called no worse than it."""

@@ -23,8 +23,8 @@ from bayplan.planning.gates.counts import (
     edges_of,
 )
 from bayplan.planning.gates.records import EVERY_CLASS, Gate
+from bayplan.planning.gates.servicemetrics import Histogram
 from bayplan.planning.measurements import Unknown
-from bayplan.planning.servicemetrics import Histogram
 
 LEAST_LOAD_RATIO = Fraction(8, 10)
 MOST_LOAD_RATIO = Fraction(5, 4)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.provenance import Provenance
-from bayplan.planning.inventory import Sharing
 from bayplan.planning.layout.knownmodel import KnownModel
 from bayplan.planning.layout.links import StepFacts, step_facts
 from bayplan.planning.layout.memorytext import split_memory
@@ -16,6 +15,7 @@ from bayplan.planning.layout.rules import RuleFacts
 from bayplan.planning.layout.search import Question, Site, Wanted
 from bayplan.planning.layout.split import Layout, Split
 from bayplan.planning.memory.replica import SplitMemory
+from bayplan.planning.placement.inventory import Sharing
 
 UNBOUNDED = RuleFacts(layers=64)
 """Of a model of which nothing is known: the engine's rules are left to the engine."""

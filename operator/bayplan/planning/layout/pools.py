@@ -7,11 +7,11 @@ from functools import lru_cache
 
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.provenance import Provenance
-from bayplan.planning.gpus import MIG_INVALID, bare_product
-from bayplan.planning.inventory import Inventory, Node, Sharing
 from bayplan.planning.memory.gpucatalogue import Gpu, find_gpu, visible_memory_gib
 from bayplan.planning.memory.terms import Source
 from bayplan.planning.numbers import MIB_PER_GIB
+from bayplan.planning.placement.gpus import MIG_INVALID, bare_product
+from bayplan.planning.placement.inventory import Inventory, Node, Sharing
 
 
 @dataclass(frozen=True, slots=True)

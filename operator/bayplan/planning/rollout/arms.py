@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bayplan.api.rolloutwords import CapacityMode, Phase
+from bayplan.planning.groups.replicas import SURGE
 from bayplan.planning.numbers import InvalidInput, count
-from bayplan.planning.replicas import SURGE
 from bayplan.planning.rollout.plan import serving_groups
 from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.rollout.state import TRYING, RolloutState

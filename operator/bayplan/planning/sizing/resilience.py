@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bayplan.api.capacitywords import Need
-from bayplan.planning.fleetplacement import FleetPlacement, FleetPlacer, domains_of_group
-from bayplan.planning.group import GroupRequest
-from bayplan.planning.inventory import Inventory
+from bayplan.planning.placement.fleet import FleetPlacement, FleetPlacer, domains_of_group
+from bayplan.planning.placement.group import GroupRequest
+from bayplan.planning.placement.inventory import Inventory
 from bayplan.planning.sizing.records import Resilience
 from bayplan.planning.words import plural
 

@@ -23,14 +23,14 @@ from bayplan.planning.capacity.inputs import CapacityInputs, NamedModel
 from bayplan.planning.capacity.plan import decide_capacity, next_change_seconds
 from bayplan.planning.capacity.status import capacity_status
 from bayplan.planning.evidencecontract.canary import CanaryResult
+from bayplan.planning.groups.members import GroupLimits
 from bayplan.planning.measurements import moment
-from bayplan.planning.members import GroupLimits
-from bayplan.planning.topology import HOST, Topology
+from bayplan.planning.placement.topology import HOST, Topology
 from bayplan.reconcile.acceptance import accept_model
 from bayplan.reconcile.capacityplan.canary import canary_of
 from bayplan.reconcile.capacityplan.view import PlanView, view_plan
 from bayplan.reconcile.fleet import Fleet, NodeView
-from bayplan.reconcile.modelview import ModelView
+from bayplan.reconcile.inferencemodel.view import ModelView
 from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.ports import EventSink, KeyQueue
 from bayplan.reconcile.quotas import QuotaView

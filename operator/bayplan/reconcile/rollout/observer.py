@@ -15,7 +15,7 @@ from bayplan.cluster.cache import Store
 from bayplan.cluster.resources import Key
 from bayplan.planning.gates.promptset import PromptSet
 from bayplan.planning.gates.quality import QualityCounts
-from bayplan.planning.members import Group, GroupLimits
+from bayplan.planning.groups.members import Group, GroupLimits
 from bayplan.planning.rollout.observing import window_of
 from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.rollout.state import TRYING, RolloutState
@@ -23,10 +23,10 @@ from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.planning.rollout.world import World
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.gateways import Gateways
-from bayplan.reconcile.modelview import ModelView
+from bayplan.reconcile.inferencemodel.revisions import Revisions
+from bayplan.reconcile.inferencemodel.view import ModelView
 from bayplan.reconcile.qualityruns import Examinee, QualityRuns
 from bayplan.reconcile.quotas import QuotaView
-from bayplan.reconcile.revisions import Revisions
 from bayplan.reconcile.rollout.paper import paper_verdict, with_evidence
 from bayplan.reconcile.rollout.sampling import Memory, Round
 from bayplan.reconcile.rollout.stored import quality_of, seconds_of, state_of

@@ -21,16 +21,16 @@ from bayplan.cluster.resources import ROLLOUTS, Key
 from bayplan.planning.gates.promptset import PromptSet
 from bayplan.planning.numbers import InvalidInput
 from bayplan.planning.rollout.machine import decide
-from bayplan.reconcile.children import ChildWriter
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.gateways import Gateways, GatewayView
-from bayplan.reconcile.inferencemodel import ReconcileSettings
-from bayplan.reconcile.modelview import ModelView
+from bayplan.reconcile.inferencemodel.children import ChildWriter
+from bayplan.reconcile.inferencemodel.reconciler import ReconcileSettings
+from bayplan.reconcile.inferencemodel.revisions import Revisions
+from bayplan.reconcile.inferencemodel.view import ModelView
 from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.ports import EventSink, KeyQueue
 from bayplan.reconcile.qualityruns import QualityRuns
 from bayplan.reconcile.quotas import QuotaView
-from bayplan.reconcile.revisions import Revisions
 from bayplan.reconcile.rollout import waiting
 from bayplan.reconcile.rollout.describe import Verdict, build_status, news_of, waiting_status
 from bayplan.reconcile.rollout.observer import Case, Observer, RolledModel

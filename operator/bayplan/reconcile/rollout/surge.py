@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.cluster.cache import Store
-from bayplan.planning.group import GroupRequest
-from bayplan.planning.inventory import Inventory
-from bayplan.planning.members import Group
-from bayplan.planning.placement import PlacementDecision, groups_per_domain, place
+from bayplan.planning.groups.members import Group
+from bayplan.planning.groups.replicas import ALIVE
+from bayplan.planning.placement.group import GroupRequest
+from bayplan.planning.placement.inventory import Inventory
+from bayplan.planning.placement.place import PlacementDecision, groups_per_domain, place
+from bayplan.planning.placement.quota import quota_shortfall
 from bayplan.planning.quantities import PodRequest
-from bayplan.planning.quota import quota_shortfall
-from bayplan.planning.replicas import ALIVE
 from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.reconcile.fleet import Fleet
-from bayplan.reconcile.plan import ModelPlan
+from bayplan.reconcile.inferencemodel.plan import ModelPlan
 from bayplan.reconcile.quotas import QuotaView
 
 MOST_DRAINED = 256

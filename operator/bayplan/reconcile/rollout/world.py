@@ -8,8 +8,8 @@ from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
 from bayplan.api.rolloutwords import Handling, Outcome, Phase
 from bayplan.planning.gates.records import QUALITY_GATES, GateResult
 from bayplan.planning.gates.validity import check_gates
+from bayplan.planning.groups.members import Group
 from bayplan.planning.measurements import Measured, Unknown
-from bayplan.planning.members import Group
 from bayplan.planning.rollout.policy import RolloutPolicy
 from bayplan.planning.rollout.state import Rejection, RolloutState
 from bayplan.planning.rollout.verdicts import Decision, RollbackReason

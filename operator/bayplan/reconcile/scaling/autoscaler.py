@@ -20,10 +20,10 @@ from bayplan.api.inferencemodel_status import (
     Stage,
 )
 from bayplan.cluster.resources import Key
+from bayplan.planning.groups.members import Group, GroupLimits
 from bayplan.planning.measurements import Measured, moment
-from bayplan.planning.members import Group, GroupLimits
-from bayplan.planning.scaling import ScalingDecision, ScalingPolicy
-from bayplan.planning.scalingpolicy import pace_of, policy_of
+from bayplan.planning.scaling.policy import pace_of, policy_of
+from bayplan.planning.scaling.seed import ScalingDecision, ScalingPolicy
 from bayplan.reconcile.fleet import Fleet
 from bayplan.reconcile.gateways import Gateways
 from bayplan.reconcile.scaling.decide import Standing, decide_replicas, standing_of

@@ -8,10 +8,10 @@ from fractions import Fraction
 from bayplan.api.autoscaling import Autoscaling
 from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
 from bayplan.api.meta import parse_rfc3339
+from bayplan.planning.groups.members import Group
+from bayplan.planning.groups.replicas import ALIVE
 from bayplan.planning.measurements import Unknown
-from bayplan.planning.members import Group
-from bayplan.planning.replicas import ALIVE
-from bayplan.planning.scaling import Observation, ScalingDecision, ScalingPolicy, ScalingState, decide_scaling
+from bayplan.planning.scaling.seed import Observation, ScalingDecision, ScalingPolicy, ScalingState, decide_scaling
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from bayplan.api.autoscaling import MOST_TOKENS, Autoscaling, ScalingStatus
 from bayplan.api.conditions import Condition, ConditionType, Reason, Status
 from bayplan.api.meta import rfc3339
 from bayplan.planning.measurements import Measured, Unknown
-from bayplan.planning.scaling import Observation, ScalingDecision
+from bayplan.planning.scaling.seed import Observation, ScalingDecision
 from bayplan.reconcile.scaling.history import DemandHistory
 from bayplan.telemetry.sources import TroubleKind
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TypeVar
 
-from bayplan.planning.demand import DoorReading, EngineReading, Sources, measure_demand
 from bayplan.planning.measurements import Measured, Unknown
-from bayplan.planning.scaling import Observation, ScalingPolicy
+from bayplan.planning.scaling.demand import DoorReading, EngineReading, Sources, measure_demand
+from bayplan.planning.scaling.seed import Observation, ScalingPolicy
 from bayplan.telemetry.sources import EngineAnswer, GatewayAnswer, Trouble, TroubleKind
 
 STAMP_SECONDS = 1

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bayplan.cluster.resources import Key
 from bayplan.planning.measurements import moment
-from bayplan.planning.scaling import ScalingPolicy
+from bayplan.planning.scaling.seed import ScalingPolicy
 from bayplan.reconcile.background import TaskTable
 from bayplan.reconcile.scaling.history import Answers, DemandHistory
 from bayplan.telemetry.shared import SharedGateways
