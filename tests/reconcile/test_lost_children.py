@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.cluster.resources import PDBS, SERVICES, Key, Resource
+from bayplan.cluster.resources import CONTROLLER_REVISIONS, PDBS, SERVICES, Key, Resource
 from tests.reconcile.test_model_changes import serving as serving_replicas
 from tests.reconcile.world import World
 
@@ -13,7 +13,7 @@ def keys(cluster: World, resource: Resource) -> list[Key]:
     return [Key(o["metadata"]["namespace"], o["metadata"]["name"]) for o in cluster.objects(resource)]
 
 
-@pytest.mark.parametrize("resource", [SERVICES, PDBS], ids=str)
+@pytest.mark.parametrize("resource", [SERVICES, PDBS, CONTROLLER_REVISIONS], ids=str)
 async def test_a_child_that_somebody_deletes_is_made_again_at_once(resource: Resource) -> None:
     cluster, key = await serving_replicas(1, nodes=1)
     (child,) = keys(cluster, resource)

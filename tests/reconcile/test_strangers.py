@@ -46,6 +46,13 @@ def label(**labels: str) -> Callable[[Json], None]:
     return lambda pod: pod["metadata"]["labels"].update({f"bayplan.dev/{key}": value for key, value in labels.items()})
 
 
+def without_label(name: str) -> Callable[[Json], None]:
+    def change(pod: Json) -> None:
+        pod["metadata"]["labels"].pop(name, None)
+
+    return change
+
+
 @pytest.mark.parametrize(
     "edit",
     [
@@ -65,6 +72,11 @@ def label(**labels: str) -> Callable[[Json], None]:
         label(group="another"),
         label(revision="0000000000"),
         label(template="0000000000"),
+        label(model="another"),
+        label(**{"model-uid": "another"}),
+        without_label(names.LABEL_MODEL),
+        without_label(names.LABEL_MODEL_UID),
+        lambda pod: pod["metadata"]["labels"].clear(),
         lambda pod: pod["metadata"]["annotations"].pop(names.ANNOTATION_ASSIGNMENT),
         lambda pod: pod["metadata"]["annotations"].update({names.ANNOTATION_PLAN_ID: "x"}),
     ],
@@ -79,7 +91,7 @@ async def test_an_edited_reservation_is_reported_and_its_group_replaced(edit: Ca
     told = [
         event.message for event in cluster.operator.events.emitted if event.reason == "GroupBroken" and event.warning
     ]
-    defects = ("unreadable", "rank 0 is missing", "not those of one plan")
+    defects = ("unreadable", "rank 0 is missing", "not those of one plan", "do not name the model")
     assert len([message for message in told if any(defect in message for defect in defects)]) == 1
     cluster.dead_nodes.clear()
     await cluster.advance(10)
@@ -88,12 +100,19 @@ async def test_an_edited_reservation_is_reported_and_its_group_replaced(edit: Ca
     assert len(cluster.pods()) == 1
 
 
-async def test_an_edited_reservation_of_one_rank_takes_the_whole_group() -> None:
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda pod: pod["metadata"]["annotations"].update({names.ANNOTATION_PLAN_ID: "x"}),
+        label(model="another"),
+        without_label(names.LABEL_MODEL),
+        lambda pod: pod["metadata"]["labels"].clear(),
+    ],
+)
+async def test_an_edited_reservation_of_one_rank_takes_the_whole_group(edit: Callable[[Json], None]) -> None:
     cluster, key = await serving(**TWO_NODES)
     before = {pod["metadata"]["uid"] for pod in cluster.pods()}
-    cluster.edit_pod(
-        cluster.pods()[1], lambda pod: pod["metadata"]["annotations"].update({names.ANNOTATION_PLAN_ID: "x"})
-    )
+    cluster.edit_pod(cluster.pods()[1], edit)
     await cluster.advance(10)
     assert cluster.status(key)["readyReplicas"] == 1
     assert not before & {pod["metadata"]["uid"] for pod in cluster.pods()}

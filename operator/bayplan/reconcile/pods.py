@@ -36,7 +36,7 @@ class Inspection:
 
 @dataclass(frozen=True, slots=True)
 class PodView:
-    """What the cache keeps of a pod; `member` is set only for pods with our labels."""
+    """What the cache keeps of a pod; `member` is set only for pods with our labels or of an InferenceModel."""
 
     key: Key
     uid: str
@@ -77,7 +77,8 @@ def view_pod(raw: Mapping[str, Any]) -> PodView:
     member = inspection = None
     if labels.get(names.APP_COMPONENT) == names.INSPECTION_COMPONENT and names.LABEL_MODEL in labels:
         inspection = Inspection(owner_uid(meta) or "", _report(status))
-    elif names.LABEL_MODEL in labels:
+    elif names.LABEL_MODEL in labels or _controller(meta) is not None:
+        # A pod of ours whose labels somebody took away still holds, or will hold, its GPUs.
         member = _member(meta, spec, status, request)
     return PodView(
         key=Key(meta["namespace"], meta["name"]),
@@ -107,7 +108,7 @@ def _member(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[st
     assignment, problem = _assignment(annotations.get(names.ANNOTATION_ASSIGNMENT))
     gates = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
     conditions = {condition.get("type"): condition for condition in status.get("conditions") or ()}
-    container = _container(status)
+    container, model = _container(status), _controller(meta)
     warm = conditions.get(names.CONDITION_WARM) or {}
     is_warm = warm.get("status") == "True"
     gave_up = warm.get("status") == "False" and warm.get("reason") == names.WARMUP_FAILED
@@ -133,7 +134,8 @@ def _member(meta: Mapping[str, Any], spec: Mapping[str, Any], status: Mapping[st
         gate_index=gates.index(names.SCHEDULING_GATE) if gated else -1,
         affinity_depth=depth,
         required_terms=len(terms),
-        owned=_is_owned(meta),
+        owned=model is not None,
+        astray=model is not None and not _is_named(labels, model),
         pinned_node=None if gated else _pinned_node(terms),
         ungated_at=_time(annotations.get(names.ANNOTATION_UNGATED)),
         node=spec.get("nodeName") or None,
@@ -241,11 +243,17 @@ def _named_node(term: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _is_owned(meta: Mapping[str, Any]) -> bool:
-    """Whether an InferenceModel controls the pod, known to this process's caches or not."""
-    return any(
-        reference.get("controller")
-        and reference.get("kind") == names.INFERENCEMODEL_KIND
-        and str(reference.get("apiVersion")).startswith(f"{names.GROUP}/")
-        for reference in meta.get("ownerReferences") or ()
-    )
+def _controller(meta: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The InferenceModel that controls the pod, known to this process's caches or not."""
+    for reference in meta.get("ownerReferences") or ():
+        kind, version = reference.get("kind"), str(reference.get("apiVersion"))
+        if reference.get("controller") and kind == names.INFERENCEMODEL_KIND and version.startswith(f"{names.GROUP}/"):
+            found: Mapping[str, Any] = reference
+            return found
+    return None
+
+
+def _is_named(labels: Mapping[str, Any], model: Mapping[str, Any]) -> bool:
+    """Whether labels name that model."""
+    named = labels.get(names.LABEL_MODEL), labels.get(names.LABEL_MODEL_UID)
+    return named == (model.get("name"), model.get("uid"))

@@ -25,7 +25,7 @@ class EngineExit:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One pod with our labels, reduced to what decisions use."""
+    """One pod with our labels or of an InferenceModel, reduced to what decisions use."""
 
     namespace: str
     name: str
@@ -50,6 +50,8 @@ class Member:
     """Required node selector terms that somebody else (an admission plugin) put there."""
     owned: bool = False
     """Whether its controller is an InferenceModel: without that, annotations are no reservation."""
+    astray: bool = False
+    """Whether its labels do not name the model that controls it: what selects by them misses it."""
     pinned_node: str | None = None
     """The only node that its affinity allows, once it was released; the scheduler may bind it there at any time."""
     ungated_at: datetime | None = None
@@ -99,6 +101,7 @@ class Defect(StrEnum):
     NO_RESERVATION = "rank 0 is missing, and with it the reservation"
     UNREADABLE = "the assignment annotation is unreadable"
     MIXED_PLANS = "the members are not those of one plan"
+    ASTRAY = "a pod's labels do not name the model that owns it"
     INCOMPLETE = "the group stayed incomplete past the limit"
     MEMBER_GONE = "a member disappeared after the group was released to the scheduler"
     UNCONFIRMED = "not all members were bound within the limit"
@@ -272,6 +275,8 @@ def _stage(draft: _Draft, now: datetime, limits: GroupLimits) -> _Verdict:  # no
 
 def _defect(draft: _Draft, now: datetime, limits: GroupLimits) -> Defect | None:  # noqa: PLR0911
     members, head = draft.members, draft.members[0]
+    if any(m.astray for m in members):
+        return Defect.ASTRAY
     if head.rank != 0:
         return Defect.NO_RESERVATION
     if draft.assignment is None:

@@ -124,6 +124,11 @@ class ChildWriter:
         data: Mapping[str, Any] = loads(found.snapshot, exact_numbers=True)
         return data
 
+    def has_revision(self, model: ModelIdentity, revision: str) -> bool:
+        """Whether the snapshot of a revision is there."""
+        key = Key(model.namespace, manifests.revision_name(model.name, revision))
+        return self._own(self.revisions, key, model) is not None
+
     def revision_number(self, model: ModelIdentity, revision: str) -> int:
         """Return a number that rises with each new revision of a model; 0 for one that was not kept."""
         found = self._own(self.revisions, Key(model.namespace, manifests.revision_name(model.name, revision)), model)

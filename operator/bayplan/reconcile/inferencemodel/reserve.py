@@ -76,6 +76,12 @@ class Reserver:
             moved = True
         return moved
 
+    async def restore_snapshot(self) -> None:
+        """Make the snapshot of a revision that has groups again if somebody deleted it."""
+        wish, children = self._wish, self._tools.children
+        if not wish.target.frozen and not children.has_revision(wish.model, wish.target.revision):
+            await self._ensure_snapshot()
+
     async def _ensure_snapshot(self) -> None:
         wish, children = self._wish, self._tools.children
         await children.ensure_revision(
