@@ -241,3 +241,36 @@ def test_what_decided_about_a_group_is_whole_on_80_columns() -> None:
             "rack as required",
         ):
             assert word in screen, (width, screen)
+
+
+def test_a_message_that_several_conditions_share_is_on_the_screen_once_beside_the_head() -> None:
+    why = "needs 1 node with 4 free NVIDIA-L40S GPUs: 3 free on 2 matching nodes, 1 more needed"
+    placed = f"1 of 1 replicas pending: {why}"
+    status = {
+        "placement": {"pendingReason": why},
+        "conditions": [
+            condition("Accepted", "True", "Valid", "the spec is valid"),
+            condition("Placed", "False", "InsufficientGPU", placed),
+            condition("Warm", "False", "NothingToWarm", "no replica is placed"),
+            condition("Ready", "False", "InsufficientGPU", f"0 of 1 replicas ready; {placed}"),
+            condition("Reconciling", "True", "InsufficientGPU", placed),
+        ],
+    }
+    screen = text(model_screen(shown(status), now=NOW), width=400)
+    assert [line.split("  ")[0] for line in screen.splitlines() if why in line] == [
+        f"│ 0 of 1 replicas ready; {placed}",
+        "│ Placed",
+    ]
+    by_name = {line.split()[1]: line for line in screen.splitlines() if line.startswith("│ ")}
+    assert by_name["Reconciling"].rstrip(" │").endswith(" see Placed")
+    assert by_name["Ready"].rstrip(" │").endswith("0 of 1 replicas ready; see Placed")
+
+
+def test_messages_of_different_reasons_are_never_shortened() -> None:
+    status = {
+        "conditions": [
+            condition("Placed", "True", "NothingToPlace", "no replicas are asked for"),
+            condition("Warm", "True", "NothingToWarm", "no replicas are asked for"),
+        ]
+    }
+    assert text(model_screen(shown(status), now=NOW)).count("no replicas are asked for") == 2

@@ -143,7 +143,7 @@ def _head(model: ShownModel, ready: Condition | None, now: datetime) -> Renderab
             f"Ready={verdict(ready)} [bold]{escape(ready.reason)}[/bold] for {ago(ready.last_transition_time, now)}"
         )
         lines.append(escape(ready.message))
-    if status.placement.pending_reason:
+    if status.placement.pending_reason and (ready is None or status.placement.pending_reason not in ready.message):
         lines.append(f"[yellow]pending:[/yellow] {escape(status.placement.pending_reason)}")
     if status.scaling is not None:
         since = ago(status.scaling.decided_time, now)

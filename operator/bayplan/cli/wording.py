@@ -37,7 +37,27 @@ def conditions_panel(conditions: Sequence[Condition], now: datetime) -> Renderab
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"):
         table.add_column(column, no_wrap=column != "MESSAGE")
-    for one in conditions:
-        since = ago(one.last_transition_time, now)
-        table.add_row(escape(one.type), verdict(one), escape(one.reason), since, escape(one.message))
+    for position, one in enumerate(conditions):
+        since, said = ago(one.last_transition_time, now), _said_once(conditions, position)
+        table.add_row(escape(one.type), verdict(one), escape(one.reason), since, escape(said))
     return Panel(table, title="conditions", title_align="left")
+
+
+def _said_once(conditions: Sequence[Condition], position: int) -> str:
+    """A condition's message, where it ends with a whole message of another one with that one's name instead.
+
+    Sums repeat what blocks them, so that each can be read alone; on one screen the numbers need be there once.
+    """
+    own = conditions[position]
+    repeated = [
+        other
+        for place, other in enumerate(conditions)
+        if other.message
+        and other.reason == own.reason
+        and own.message.endswith(other.message)
+        and (len(other.message) < len(own.message) or place < position)
+    ]
+    if not repeated:
+        return own.message
+    longest = max(repeated, key=lambda other: len(other.message))
+    return f"{own.message.removesuffix(longest.message)}see {longest.type}"
