@@ -13,8 +13,11 @@ from tests.reconcile.operators import HOME
 from tests.reconcile.world import World
 
 Json = dict[str, Any]
-NEW_ENGINE: Json = {"image": "vllm/vllm-openai:v0.33.0", "maxModelLen": 8192}
-THIRD_ENGINE: Json = {"image": "vllm/vllm-openai:v0.34.0", "maxModelLen": 8192}
+OLD, NEW, THIRD = "v0.32.0", "v0.33.0", "v0.34.0"
+"""Tags of the images that serve, come, and come after that."""
+OLD_ENGINE: Json = {"image": f"vllm/vllm-openai:{OLD}", "maxModelLen": 8192}
+NEW_ENGINE: Json = {"image": f"vllm/vllm-openai:{NEW}", "maxModelLen": 8192}
+THIRD_ENGINE: Json = {"image": f"vllm/vllm-openai:{THIRD}", "maxModelLen": 8192}
 GATEWAY = "g0"
 PACE = 5.0
 STAGES: list[Json] = [
@@ -194,3 +197,19 @@ async def staged(*, replicas: int = 3, nodes: int = 4, gpus: int = 2, **rollout:
 
 def delete_rollout(cluster: Staging, key: Key) -> None:
     cluster.api.remove(ROLLOUTS, key)
+
+
+def phase(cluster: Staging, key: Key) -> str:
+    return str(cluster.rollout(key).get("phase", ""))
+
+
+def at_phase(cluster: Staging, key: Key, *wanted: str) -> Callable[[], bool]:
+    return lambda: phase(cluster, key) in wanted
+
+
+async def begun(phase_name: str, **rollout: Any) -> tuple[Staging, Key, Key]:
+    """A candidate that has just come to a phase."""
+    cluster, model, key = await staged(**rollout)
+    cluster.edit_spec(model, engine=NEW_ENGINE)
+    assert await cluster.flow(200, until=at_phase(cluster, key, phase_name)), cluster.rollout(key)
+    return cluster, model, key

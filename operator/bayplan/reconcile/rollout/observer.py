@@ -37,6 +37,7 @@ from bayplan.reconcile.rollout.world import (
     engine_pods,
     invalid_gates,
     leaving_streams,
+    news_in,
     serving_uids,
 )
 from bayplan.telemetry.rolloutcounts import CountedModel
@@ -213,4 +214,5 @@ class Observer:
             leaving=leaving if state.phase is Phase.ROLLING_BACK else None,
             measurements=spec.measurements.name if spec.measurements is not None and paper else None,
             prompts=spec.prompt_set.name if spec.prompt_set is not None else None,
+            news=lambda memory: news_in(memory, state, known.groups),
         )

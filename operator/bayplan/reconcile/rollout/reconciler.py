@@ -234,8 +234,11 @@ class RolloutReconciler:
             self._enqueue(view.key)
 
     def _model_changed(self, old: ModelView | None, new: ModelView | None) -> None:
+        """A model's status tells of every step of a start; only what a decision reads of it matters here."""
         view = new or old
-        if view is not None:
+        if view is None or not rollouts_of(self._rollouts, view.key):
+            return
+        if old is None or new is None or _asked_of(old) != _asked_of(new):
             self._wake(view.key)
 
     def _pod_changed(self, old: PodView | None, new: PodView | None) -> None:
@@ -245,12 +248,26 @@ class RolloutReconciler:
             self._wake(owner.key)
 
     def _lease_changed(self, old: GatewayView | None, new: GatewayView | None) -> None:
-        """A renewal alone is no news; another epoch, or a gateway that comes or goes, is."""
-        if old is not None and new is not None and (old.epochs, old.pod) == (new.epochs, new.pod):
-            return
+        """A renewal alone is no news; a gateway that comes or goes is, and another epoch, to the Rollout of it."""
+        stays = old is not None and new is not None and old.pod == new.pod
+        before, after = old.epochs if old is not None else {}, new.epochs if new is not None else {}
         for view in self._rollouts.values():
-            self._enqueue(view.key)
+            if not stays or before.get(view.uid) != after.get(view.uid):
+                self._enqueue(view.key)
 
     def _forget(self, key: Key) -> None:
         self._sampler.forget(key)
         self._quality.retain(key, (), None)
+
+
+def _asked_of(view: ModelView) -> tuple[object, ...]:
+    """What a Rollout reads of its model, its pods apart."""
+    status = view.read_status()
+    return (
+        view.uid,
+        view.generation,
+        view.observed_generation,
+        status.revisions,
+        status.desired_replicas,
+        status.evidence,
+    )

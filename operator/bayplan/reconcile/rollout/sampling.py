@@ -59,6 +59,8 @@ class Round:
     """Name of the ConfigMap with measurements, where they are needed now."""
     prompts: str | None = None
     """Name of the ConfigMap with prompts."""
+    news: Callable[["Memory"], object] = lambda memory: memory.rounds
+    """What of the measurements a decision rests on now: while that stays equal, nobody is asked to decide again."""
 
 
 @dataclass(slots=True)
@@ -66,6 +68,10 @@ class Memory:
     """What was measured of one Rollout."""
 
     uid: str
+    rounds: int = 0
+    """Measurements so far."""
+    told: object = None
+    """What was new when a decision was last asked for."""
     look: Look | None = None
     """The latest one."""
     counted: Look | None = None
@@ -116,7 +122,7 @@ class RolloutSampler:
     def ensure(self, key: Key, uid: str, *, ask: Callable[[], Round | None], changed: Callable[[], None]) -> Memory:
         """Have a Rollout measured from now on, and return what was measured of it; idempotent.
 
-        `ask` says what to measure, None: nothing now. `changed` is called after each measurement.
+        `ask` says what to measure, None: nothing now. `changed` is called after each measurement that brought news.
         """
         memory = self._memories.get(key)
         if memory is None or memory.uid != uid:
@@ -137,7 +143,10 @@ class RolloutSampler:
                 round_ = ask()
                 if round_ is not None:
                     await self._measure(memory, round_)
-                    changed()
+                    memory.rounds += 1
+                    if (news := round_.news(memory)) != memory.told:
+                        memory.told = news
+                        changed()
             except Exception:
                 logger.exception("a measurement failed; the next one is due in %g s", self._pace_seconds)
             await self._sleep(self._pace_seconds)

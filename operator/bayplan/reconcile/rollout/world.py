@@ -90,6 +90,28 @@ def leaving_streams(state: RolloutState, memory: Memory, groups: Sequence[Group]
     return memory.streams
 
 
+_AT_EACH_ROUND = (Phase.PAPER, Phase.SHADOW, Phase.CANARY, Phase.REPLACING, Phase.RETAINED)
+"""Phases in which each measurement may decide: a window to count, or, on paper, room that nobody tells of."""
+
+
+def news_in(memory: Memory, state: RolloutState, groups: Sequence[Group]) -> tuple[object, ...]:
+    """What of the measurements a decision in this phase rests on.
+
+    Nothing else tells of a gateway whose Lease runs out, or of a head on a node that is lost.
+    """
+    if state.phase in _AT_EACH_ROUND:
+        return (memory.rounds,)
+    look, proof = memory.look, state.proof
+    answered = memory.answered_at_seconds
+    return (
+        () if look is None else (frozenset(look.snapshot.sources), look.serving),
+        memory.edges,
+        memory.prompts,
+        leaving_streams(state, memory, groups),
+        proof is not None and answered is not None and answered > proof.since_seconds,
+    )
+
+
 def next_time(state: RolloutState, policy: RolloutPolicy, now_seconds: Fraction) -> float | None:
     """Seconds until something changes although nothing is measured otherwise: a bake, a deadline, a retention."""
     times: list[Fraction] = []

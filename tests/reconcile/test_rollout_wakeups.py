@@ -1,0 +1,111 @@
+"""How often a Rollout is looked at while it holds: as often as something can have changed, and no more."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from bayplan.api.rolloutwords import Phase
+from bayplan.cluster.controller import Result
+from bayplan.cluster.resources import INFERENCE_MODELS, LEASES, Key
+from tests.reconcile.operators import HOME
+from tests.reconcile.staging import NEW_ENGINE, OLD, PACE, STAGES, Staging, at_phase, begun, phase, staged
+
+
+def lasting(kind: str) -> list[Any]:
+    """The stages, of which one lasts."""
+    return [stage | {"bakeSeconds": 250} if stage["kind"] == kind else stage for stage in STAGES]
+
+
+class Looks:
+    """Counts the reconciles of each Rollout."""
+
+    def __init__(self, cluster: Staging) -> None:
+        self.counts: Counter[Key] = Counter()
+        self._reconcile = cluster.operator.promoter.reconcile
+        cluster.operator.promoter.reconcile = self  # type: ignore[method-assign, assignment]
+
+    async def __call__(self, key: Key) -> Result:
+        self.counts[key] += 1
+        return await self._reconcile(key)
+
+
+async def test_a_warm_up_that_holds_is_looked_at_when_something_changes() -> None:
+    cluster, model, key = await staged()
+    cluster.dead_nodes |= {"n1", "n2", "n3", "n4"}
+    cluster.edit_spec(model, engine=NEW_ENGINE)
+    assert await cluster.flow(60, until=at_phase(cluster, key, "Warm"))
+    await cluster.flow(15)
+    looks, measured = Looks(cluster), cluster.counts.reads
+
+    for second in range(40):
+        tell_progress(cluster, model, second)
+        await cluster.advance(1)
+
+    assert cluster.counts.reads >= measured + 40 / PACE - 1, "it went on being measured"
+    assert phase(cluster, key) == "Warm"
+    assert looks.counts[key] == 0
+
+
+def tell_progress(cluster: Staging, model: Key, number: int) -> None:
+    """The model's status tells of a step of a start, as it does every second."""
+
+    def write(found: Any) -> None:
+        found["status"]["warmingReplicas"] = number
+
+    cluster.api.edit(INFERENCE_MODELS, model, write)
+
+
+async def test_a_canary_that_holds_is_looked_at_once_a_measurement() -> None:
+    cluster, _, key = await begun("Canary", stages=lasting("Canary"))
+    await cluster.flow(20)
+    looks = Looks(cluster)
+    await cluster.flow(100)
+
+    assert phase(cluster, key) == "Canary"
+    assert 0.9 * 100 / PACE <= looks.counts[key] <= 100 / PACE + 1
+
+
+async def test_a_rollback_that_waits_for_an_answer_is_looked_at_when_something_changes() -> None:
+    cluster, model, key = await begun("Canary")
+    cluster.requests_per_pod = 0
+    for pod in cluster.by_image(OLD):
+        cluster.engine.at[pod["status"]["podIP"]].generation_error = "no answer"
+    cluster.edit_rollout(key, abort=cluster.status(model)["revisions"]["target"])
+    await cluster.flow(60)
+    assert cluster.rollout(key)["proof"]["missing"] == ["serving has answered no request since"]
+    looks = Looks(cluster)
+    await cluster.flow(60)
+    assert looks.counts[key] == 0
+
+    for pod in cluster.by_image(OLD):
+        cluster.engine.at[pod["status"]["podIP"]].generation_error = ""
+    assert await cluster.flow(60, until=at_phase(cluster, key, Phase.ROLLED_BACK.value))
+
+
+@pytest.mark.parametrize("stage", ["Warm", "Canary"])
+async def test_a_gateway_whose_lease_runs_out_is_noticed_although_nobody_tells_of_it(stage: str) -> None:
+    cluster, model, key = await begun(stage, stages=lasting(stage))
+    cluster.acknowledging = False
+    cluster.edit_rollout(key, abort=cluster.status(model)["revisions"]["target"])
+    await cluster.flow(30)
+    assert "acknowledgedTime" not in cluster.rollout(key)["proof"]
+
+    await cluster.advance(70)
+    assert cluster.rollout(key)["proof"]["acknowledgedTime"]
+
+
+async def test_an_acknowledgement_wakes_the_rollout_that_it_is_of() -> None:
+    cluster, _, key = await staged()
+    other = cluster.add_rollout("other", modelRef={"name": "elsewhere"})
+    await cluster.flow(10)
+    looks = Looks(cluster)
+
+    def acknowledge(lease: Any) -> None:
+        annotation = lease["metadata"]["annotations"]
+        uid = next(view.uid for view in cluster.operator.rollouts.values() if view.key == key)
+        annotation["bayplan.dev/plan-epochs"] = f'{{"{uid}":99}}'
+
+    cluster.api.edit(LEASES, Key(HOME, "gateway-0"), acknowledge)
+    await cluster.run()
+    assert (looks.counts[key], looks.counts[other]) == (1, 0)
