@@ -46,13 +46,13 @@ class Narrator:
         self.console.print(f"[green]→[/green] {escape(text)}")
 
     def typed(self, line: str) -> None:
-        """Show a line as typed."""
-        self.console.print(f"[bold]$ {escape(line)}[/bold]")
+        """Show a line as typed, in the folder where the scenario keeps what it makes itself."""
+        self.console.print(f"[bold]$ {escape(line.replace(f'{self._kubeconfig.parent}/', ''))}[/bold]")
 
     def came_back(self, text: str) -> None:
         """Show output."""
         for line in text.rstrip().splitlines():
-            self.console.print(f"  {escape(line)}")
+            self.console.print(f"  {escape(line.rstrip())}")
 
     async def kubectl(self, line: str, *, quiet: bool = False) -> str:
         """Run `kubectl LINE`, show it and what came back; raises SceneFailedError when it fails."""
