@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bayplan.planning.numbers import InvalidInput
-from bench.memoryrows import Observation, observations, read_rows
+from bench.memorycolumns import read_rows
+from bench.memoryrows import Observation, observations
 from bench.memorystrata import (
     Case,
     VerdictCase,

@@ -2,20 +2,19 @@
 
 A row holds what a log or an issue states; blank means that it does not say. Blanks are filled as the engine would fill
 them (defaults of its version and GPU class), and the version itself, where a row has none, by evidence in this order:
-the row's own numbers, the other rows of its source, the date of its source, the time when its model came out. Nothing
+the row's own numbers, the other rows of its source, the date of its source, the time when its model and its GPU came
+out. Nothing
 is filled by what would make a prediction better. A blank utilization is that of the same machine in another row.
 """
 
-import csv
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 from bayplan.planning.memory.catalogue import CatalogueModel, find_model
 from bayplan.planning.memory.formats import WeightFormat, weight_format
-from bayplan.planning.memory.gpucatalogue import Gpu, gpus_named
+from bayplan.planning.memory.gpucatalogue import Gpu, gpus_spelt, unlisted_gpu
 from bayplan.planning.memory.parallel import ParallelLayout
 from bayplan.planning.memory.request import EngineFlags, PlanRequest
 from bayplan.planning.memory.terms import Source
@@ -31,6 +30,13 @@ SOURCE_VERSIONS: Mapping[str, str] = {
     "llm-d-incubation/llm-d-planner:docs/empirical-vllm-memory-results.md": "0.11.0",
 }
 """Documents that state one engine version for all their runs."""
+
+GPU_ERAS: tuple[tuple[str, str], ...] = (
+    (r"rtx ?5\d{3}|b200", "0.8.5"),
+    (r"rtx ?pro|gb200", "0.9.0"),
+    (r"gb10|spark|b300|thor", "0.11.0"),
+)
+"""The engine release of the time when a GPU came out: none before could have run on it."""
 
 VLLM_ISSUES: tuple[tuple[int, str], ...] = (
     (0, "0.2.0"), (3750, "0.4.0"), (4300, "0.4.1"), (5450, "0.5.0"), (7120, "0.5.4"), (8150, "0.6.0"),
@@ -126,17 +132,6 @@ class Observation:
         return MeasuredWeights(Fraction(load)) if load else None
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """Rows of the file; raises InvalidInput unless it has the columns of the known form."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    needed = {"id", "source", "model", "gpu", "tp", "outcome", "reported_kv_tokens", "reported_kv_gib_per_gpu"}
-    missing = sorted(needed - set(rows[0] if rows else ()))
-    if missing:
-        raise InvalidInput("rows", f"{path.name} lacks the columns {', '.join(missing)}")
-    return rows
-
-
 def observations(rows: Iterable[Row]) -> list[Observation]:
     """All rows as questions."""
     rows = list(rows)
@@ -193,11 +188,14 @@ def _observation(row: Row, stated: Mapping[str, str]) -> Observation:
 
 
 def _gpu(row: Row) -> Gpu | None:
-    """The GPU of a name; where several go by it, the smallest that can hold what the row reports."""
-    found = gpus_named(row["gpu"])
+    """The GPU of a name; where several go by it, the smallest that can hold what the row reports.
+
+    A GPU that is not known counts with the memory that the row states.
+    """
+    found = gpus_spelt(row["gpu"])
     stated = row.get("gpu_mem_gib")
     if not found:
-        return None
+        return unlisted_gpu(row["gpu"], Fraction(stated)) if row["gpu"] and stated else None
     if stated:
         return found[0].overridden(visible_gib=Fraction(stated), visible_source=Source.MEASURED)
     held = sum(Fraction(row[name] or 0) for name in ("reported_model_load_gib_per_gpu", "reported_kv_gib_per_gpu"))
@@ -234,7 +232,7 @@ def _flags(row: Row, version: EngineVersion | None) -> EngineFlags | None:
             max_num_seqs=_whole(row, "max_num_seqs"),
             max_num_batched_tokens=_whole(row, "max_num_batched_tokens"),
             gpu_memory_utilization=Fraction(row["gpu_memory_utilization"]) if row["gpu_memory_utilization"] else None,
-            kv_cache_dtype={"": "auto", "bf16": "bfloat16"}.get(row["kv_dtype"], row["kv_dtype"]),
+            kv_cache_dtype=row["kv_dtype"] or "auto",
             dtype="float32" if row["quant"] == "fp32" else "auto",
             block_size=int(block[1]) if block else None,
             enforce_eager=row.get("enforce_eager", "") == "true",
@@ -275,7 +273,7 @@ def assumed_version(row: Row, stated: Mapping[str, str], *, hybrid: bool) -> Eng
             return EngineVersion.parse(text)
         except InvalidInput:
             continue
-    version = _by_source(row) or _by_model(row["model"])
+    version = _by_source(row) or _youngest(_by_era(row["model"], MODEL_ERAS), _by_era(row["gpu"], GPU_ERAS))
     since = EngineVersion(0, 20, 1)
     if hybrid and _multiplies_out(row) and (version is None or version < since):
         return since
@@ -294,9 +292,14 @@ def _by_source(row: Row) -> EngineVersion | None:
     return EngineVersion(0, 6, 0) if re.match(r"V0\b", row.get("note", "")) else None
 
 
-def _by_model(name: str) -> EngineVersion | None:
-    found = [version for pattern, version in MODEL_ERAS if re.search(pattern, name.lower())]
+def _by_era(name: str, eras: tuple[tuple[str, str], ...]) -> EngineVersion | None:
+    found = [version for pattern, version in eras if re.search(pattern, name.lower())]
     return EngineVersion.parse(found[-1]) if found else None
+
+
+def _youngest(*versions: EngineVersion | None) -> EngineVersion | None:
+    """A model cannot have run before it was there, nor on a GPU that was not."""
+    return max((version for version in versions if version is not None), default=None)
 
 
 def _multiplies_out(row: Row) -> bool:

@@ -18,7 +18,7 @@ from bayplan.planning.layout.search import Site, Wanted
 from bayplan.planning.layout.split import Layout
 from bayplan.planning.memory.catalogue import catalogue_model
 from bayplan.planning.memory.formats import WeightFormat, weight_format
-from bayplan.planning.memory.gpucatalogue import Gpu, gpu_catalogue, gpus_named
+from bayplan.planning.memory.gpucatalogue import Gpu, gpu_catalogue, gpus_spelt, unlisted_gpu
 from bayplan.planning.memory.modelconfig import parse_config
 from bayplan.planning.memory.replica import SplitMemory, replica_memory
 from bayplan.planning.memory.request import EngineFlags, PlanRequest
@@ -179,12 +179,12 @@ def read_gpu(name: str | None, *, memory_gib: str | None) -> Gpu:
     if name is None:
         raise InvalidInput("gpu", "state --gpu NAME; --compare-gpus lists the known ones")
     memory = None if memory_gib is None else positive(number(memory_gib, "gpu-memory-gib"), "gpu-memory-gib")
-    found = gpus_named(name)
+    found = gpus_spelt(name)
     if not found:
         if memory is None:
             known = ", ".join(gpu.name for gpu in gpu_catalogue())
             raise InvalidInput("gpu", f"{name[:60]!r} is not known; state --gpu-memory-gib, or use one of {known}")
-        return Gpu(name=name, vendor="amd" if "mi" in name.lower()[:4] else "nvidia", visible_gib=memory)
+        return unlisted_gpu(name, memory)
     return found[0] if memory is None else found[0].overridden(visible_gib=memory)
 
 

@@ -8,9 +8,12 @@ import pytest
 
 from bayplan.planning.memory.versions import EngineVersion
 from bench import memory_accuracy
-from bench.memoryrows import observations, read_rows
+from bench.memorycolumns import read_rows
+from bench.memoryrows import observations
 
 ROWS = Path(__file__).parent / "observed.csv"
+APART = Path(__file__).parent / "observed_apart.csv"
+"""Start logs of other sources, gathered after the rules were written: no rule or constant was taken from them."""
 DIED_IN_GRAPH_CAPTURE = {"kv045", "kv177"}
 
 
@@ -131,3 +134,82 @@ def test_rows_without_what_is_needed_say_what_they_lack() -> None:
 
     assert unknown.reasons == ("model not known", "GPU not stated", "tensor width not stated")
     assert draft.unknown_draft
+
+
+def test_what_needs_no_estimate_holds_on_logs_that_no_rule_was_taken_from(capsys: pytest.CaptureFixture[str]) -> None:
+    memory_accuracy.main(["--rows", str(APART), "--json"])
+    strata = json.loads(capsys.readouterr().out)["strata"]
+
+    assert strata["layout"]["n"] == 25
+    assert strata["layout"]["tokens_median"] <= 0.001
+    assert strata["layout"]["tokens_p90"] <= 0.015
+    assert strata["hybrid"]["n"] == 3
+    assert strata["hybrid"]["tokens_p90"] <= 0.05
+    assert strata["weights"]["n"] == 34
+    assert strata["weights"]["class_median"] <= 0.02
+    assert strata["verdict"]["false_fit"] == 0
+
+
+def test_every_row_apart_that_states_model_gpu_and_width_is_answered() -> None:
+    asked = [one for one in observations(read_rows(APART)) if one.row["model"] and one.row["gpu"] and one.row["tp"]]
+
+    assert len(asked) > 20
+    assert [one.identifier for one in asked if one.reasons or one.flags is None] == []
+
+
+def spelt(tmp_path: Path, **changes: str) -> dict[str, str]:
+    (found,) = read_rows(write(tmp_path, [row(**changes)]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "read"),
+    [
+        ("reported_kv_tokens", "1,041,802", "1041802"),
+        ("reported_kv_tokens", "~150k", "150000"),
+        ("tp", "2.0", "2"),
+        ("gpu_memory_utilization", "90%", "9/10"),
+        ("gpu_memory_utilization", "0.90", "0.90"),
+        ("reported_kv_gib_per_gpu", "18.69 GiB", "18.69"),
+        ("max_num_seqs", "n/a", ""),
+        ("kv_dtype", "BF16", "bfloat16"),
+        ("kv_dtype", "FP8_E4M3", "fp8_e4m3"),
+        ("quant", "NVFP4", "nvfp4"),
+        ("outcome", "No-Fit", "no-fit"),
+        ("enforce_eager", "True", "true"),
+    ],
+)
+def test_a_column_is_read_however_it_is_spelt(tmp_path: Path, column: str, written: str, read: str) -> None:
+    assert spelt(tmp_path, **{column: written})[column] == read
+
+
+def test_a_column_that_is_no_number_is_named_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, [row(), row(reported_kv_tokens="many")])
+
+    assert memory_accuracy.main(["--rows", str(path)]) == 2
+    assert "rows.csv:3, reported_kv_tokens" in capsys.readouterr().err
+
+
+def test_columns_that_a_file_lacks_are_blank(tmp_path: Path) -> None:
+    short = [
+        {"model": "Qwen/Qwen3-8B", "gpu": "H100", "tp": "1", "reported_kv_tokens": "1", "reported_kv_gib_per_gpu": ""}
+    ]
+    (found,) = observations(read_rows(write(tmp_path, short)))
+
+    assert found.reasons == ()
+    assert found.identifier == "rows.csv:2"
+    assert found.flags is not None
+
+
+def test_a_gpu_that_is_not_known_counts_with_the_memory_that_the_row_states() -> None:
+    unlisted, silent = observations([row(gpu="RTX 3050 Laptop", gpu_mem_gib="6"), row(gpu="RTX 3050 Laptop")])
+
+    assert unlisted.gpu is not None
+    assert (unlisted.gpu.visible_gib, unlisted.gpu.vendor, unlisted.reasons) == (6, "nvidia", ())
+    assert silent.reasons == ("GPU not known",)
+
+
+def test_no_engine_is_older_than_the_gpu_that_it_ran_on() -> None:
+    old, new = observations([row(model="Qwen/Qwen3-8B"), row(model="Qwen/Qwen3-8B", gpu="GB10")])
+
+    assert (old.version, new.version) == (EngineVersion(0, 8, 5), EngineVersion(0, 11, 0))

@@ -4,7 +4,14 @@ from fractions import Fraction
 
 import pytest
 
-from bayplan.planning.memory.gpucatalogue import find_gpu, gpu_catalogue, gpus_named, visible_memory_gib
+from bayplan.planning.memory.gpucatalogue import (
+    find_gpu,
+    gpu_catalogue,
+    gpus_named,
+    gpus_spelt,
+    unlisted_gpu,
+    visible_memory_gib,
+)
 from bayplan.planning.memory.support import UnsupportedOnHardware, check_support
 from bayplan.planning.memory.terms import Source
 from bayplan.planning.memory.versions import EngineVersion
@@ -99,3 +106,31 @@ def test_cache_types_are_checked_too() -> None:
         check_support(gpu("H100"), weights="bf16", kv_cache_dtype="nvfp4")
     with pytest.raises(UnsupportedOnHardware, match="fp8"):
         check_support(gpu("T4"), weights="fp16", kv_cache_dtype="fp8_e4m3")
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("NVIDIA L4 24GB", ["L4"]),
+        ("8x H100 80GB", ["H100-80GB-HBM3"]),
+        ("H100 SXM5", ["H100-80GB-HBM3"]),
+        ("2x RTX 3090", ["RTX 3090"]),
+        ("3090 Ti", ["RTX 3090 Ti"]),
+        ("DGX Spark (GB10)", ["GB10"]),
+        ("A100-80G", ["A100-SXM4-80GB"]),
+        ("A100 SXM", ["A100-SXM4-40GB", "A100-SXM4-80GB"]),
+        ("GH200 480GB", ["GH200-96GB"]),
+        ("A100 64GB", []),
+        ("RTX 4090 48GB", []),
+        ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", []),
+        ("banana", []),
+    ],
+)
+def test_people_spell_a_gpu_in_many_ways(written: str, meant: list[str]) -> None:
+    assert [gpu.name for gpu in gpus_spelt(written)] == meant
+
+
+def test_the_vendor_of_an_unlisted_gpu_follows_from_its_name() -> None:
+    vendors = [unlisted_gpu(name, Fraction(24)).vendor for name in ("RX 7900 XTX", "Instinct MI250", "RTX 3080", "Mig")]
+
+    assert vendors == ["amd", "amd", "nvidia", "nvidia"]

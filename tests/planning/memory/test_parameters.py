@@ -1,5 +1,6 @@
 """Parameter counts against published totals, and how ranks share tensors."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -40,8 +41,45 @@ def test_names_are_found_without_organisation_tuning_and_format() -> None:
     assert found.name == "Qwen/Qwen3-14B"
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "meta-llama/Meta-Llama-3.1-8B"),
+        ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "Qwen/Qwen3-8B"),
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-block", "meta-llama/Meta-Llama-3.1-8B"),
+        ("/models/Qwen2.5-7B-Instruct/", "Qwen/Qwen2.5-7B"),
+        ("/root/.cache/huggingface/hub/models--Qwen--Qwen3-8B/snapshots/9c925d64", "Qwen/Qwen3-8B"),
+        ("nvidia/DeepSeek-R1-0528-NVFP4-v2", "deepseek-ai/DeepSeek-R1"),
+        ("deepseek-ai/DeepSeek-V3.1", "deepseek-ai/DeepSeek-V3"),
+        ("sakamakismile/Qwen3.6-27B-Text-NVFP4-MTP", "nvidia/Qwen3.6-27B-NVFP4"),
+        ("google/gemma-3-27b-it-qat-q4_0-unquantized", "google/gemma-3-27b-it"),
+        ("QuantTrio/GLM-4.5-Air-AWQ-FP16Mix", "zai-org/GLM-4.5-Air"),
+        ("LLAMA3.1-8B", "meta-llama/Meta-Llama-3.1-8B"),
+        ("Qwen3-235B-A22B-w4a16-g128", "Qwen/Qwen3-235B-A22B"),
+    ],
+)
+def test_a_checkpoint_is_found_however_it_is_packed_and_wherever_it_lies(name: str, found: str) -> None:
+    model = find_model(name)
+
+    assert model is not None
+    assert model.name == found
+
+
+@pytest.mark.parametrize(("name", "least"), [("Qwen/Qwen3.5-9B", 17.66), ("zai-org/GLM-4.7-Flash", 55.87)])
+def test_entries_from_start_logs_agree_with_the_load_that_was_logged(name: str, least: float) -> None:
+    assert load(name, "bf16") == pytest.approx(least, rel=0.01)
+
+
 def test_another_version_is_not_found_as_this_one() -> None:
-    assert find_model("mistralai/Mistral-7B-v0.2") is None
+    first, second = find_model("mistralai/Mistral-7B-v0.1"), find_model("TheBloke/Mistral-7B-Instruct-v0.2-AWQ")
+    assert first is not None
+    assert second is not None
+    assert (first.architecture.attention, second.architecture.attention) == (
+        replace(first.architecture.attention, window=4096) if first.architecture.attention else None,
+        replace(first.architecture.attention, window=None) if first.architecture.attention else None,
+    )
+    assert find_model("mistralai/Mistral-7B-v0.9") is None
     assert find_model("no-such-model") is None
     with pytest.raises(InvalidInput, match="not in the catalogue"):
         catalogue_model("no-such-model")

@@ -17,12 +17,19 @@ from bayplan.planning.memory.modelconfig import parse_config
 from bayplan.planning.memory.parameters import parameters_of
 from bayplan.planning.numbers import InvalidInput
 
-_BESIDE_THE_MODEL = re.compile(
-    r"instruct|chat|it|hf|base|meta|thinking|mtp|bf16|fp16|fp8|dynamic|nvfp4|mxfp4|int4|int8|awq|gptq|w4a16|w8a8|w4a4"
-    r"|autoround|quantized|4bit|8bit|bit|20\d\d|\d{4}"
+_PACKING = re.compile(
+    r"bf16|fp16|fp8|fp4|dynamic|static|block|nvfp4|nvfp4a16|mxfp4|int4|int8|awq|gptq|w4a16|w8a8|w8a16|w4a4|g128|g32"
+    r"|autoround|quantized|4bit|8bit|bit|bnb|unsloth|marlin|mlx|ct|qat|unquantized|(int8|fp16|bf16)mix|q\d"
 )
-"""Words of a name that say how a model was tuned, packed or dated. None of them changes its architecture."""
+"""Words of a name that say how a checkpoint is packed."""
+_TUNING = re.compile(
+    r"instruct|chat|it|hf|base|meta|thinking|mtp|text|exp|preview|abliterated|uncensored|heretic|20\d\d|\d{4}"
+)
+"""Words that say how a model was tuned or dated. None of them changes its architecture, nor does packing."""
 _VERSION = re.compile(r"v\d+(\.\d+)*")
+_HUB_CACHE = re.compile(r"(?:^|/)models--[^/]+?--([^/]+)")
+"""A folder of the Hugging Face cache, which carries the repository's name and ends in a revision."""
+_QUANT_TYPE = re.compile(r"[-_.]q\d_[0-9a-z]+(?:_[a-z])?(?=[-_.]|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +63,29 @@ class CatalogueModel:
 
 
 def _words(name: str) -> list[str]:
-    return re.split(r"[\s_-]+", name.strip().lower().rsplit("/", 1)[-1])
+    """Words of the last part of a name or path, lower case."""
+    plain = name.strip().lower().rstrip("/")
+    cached = _HUB_CACHE.search(plain)
+    last = cached[1] if cached else plain.rsplit("/", 1)[-1]
+    last = _QUANT_TYPE.sub("", last.replace("quantized.", "quantized-"))
+    return [word for word in re.split(r"[\s_()\[\]-]+", last) if word]
 
 
 def _key(name: str, *, version: bool = True) -> str:
-    """The words of a name that tell architectures apart."""
-    words = _words(name)
-    kept = (word for word in words if not _BESIDE_THE_MODEL.fullmatch(word))
-    return "-".join(word for word in kept if version or not _VERSION.fullmatch(word))
+    """The words of a name that tell architectures apart. A version behind a packing is the packing's."""
+    kept: list[str] = []
+    before = ""
+    for word in _words(name):
+        is_version = bool(_VERSION.fullmatch(word))
+        of_packing = is_version and bool(_PACKING.fullmatch(before))
+        if not of_packing and (version or not is_version) and not _is_beside(word):
+            kept.append(word)
+        before = word
+    return "-".join(kept)
+
+
+def _is_beside(word: str) -> bool:
+    return bool(_PACKING.fullmatch(word) or _TUNING.fullmatch(word))
 
 
 @lru_cache(maxsize=1)
@@ -83,7 +105,14 @@ def _index() -> dict[str, str]:
     for version in (True, False):
         for name, target in pairs:
             index.setdefault(_key(name, version=version), target)
+    for key in tuple(index):
+        index.setdefault(_joined(key), index[key])
     return index
+
+
+def _joined(key: str) -> str:
+    """A key without its dashes: "llama3.1-8b" and "llama-3.1-8b" are one name."""
+    return key.replace("-", "")
 
 
 def model_names() -> tuple[str, ...]:
@@ -95,12 +124,13 @@ def model_names() -> tuple[str, ...]:
 def find_model(name: str) -> CatalogueModel | None:
     """The model of this name, or None.
 
-    The organisation, letter case, and words for tuning, format and date do not matter:
-    "RedHatAI/Qwen3-14B-FP8-dynamic" is found as Qwen3-14B. The weights' format is never taken from here. A version
-    word does matter: v0.2 is not found as v0.1.
+    The organisation or folder, letter case, dashes, and words for tuning, format and date do not matter:
+    "RedHatAI/Qwen3-14B-FP8-dynamic" and "/models/Qwen3-14B/" are found as Qwen3-14B. The weights' format is never taken
+    from here. A version word does matter: v0.2 is not found as v0.1.
     """
     index = _index()
-    found = index.get("-".join(_words(name))) or index.get(_key(name))
+    key = _key(name)
+    found = index.get("-".join(_words(name))) or index.get(key) or index.get(_joined(key))
     return None if found is None else _model(found)
 
 

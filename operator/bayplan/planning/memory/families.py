@@ -73,6 +73,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "Gemma4ForConditionalGeneration": Family(
             traits=Traits(qk_norm=True, norms_per_layer=4, layer_scalars=1), layer_period=6, tied_by_default=True
         ),
+        "GraniteForCausalLM": Family(tied_by_default=True),
+        "Glm4MoeLiteForCausalLM": _DEEPSEEK_V3,
         "Glm4MoeForCausalLM": Family(traits=Traits(qkv_bias=True, router_bias=True)),
         "GlmMoeDsaForCausalLM": _DEEPSEEK_V3,
         "GptOssForCausalLM": Family(
@@ -110,6 +112,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "Qwen3NextForCausalLM": Family(
             traits=_QWEN3_5_MOE.traits, shared_width=_QWEN3_5_MOE.shared_width, output_gate=True
         ),
+        "Qwen3_5ForCausalLM": _QWEN3_5,
+        "Qwen3_5MoeForCausalLM": _QWEN3_5_MOE,
         "Qwen3_5ForConditionalGeneration": _QWEN3_5,
         "Qwen3_5MoeForConditionalGeneration": _QWEN3_5_MOE,
     }

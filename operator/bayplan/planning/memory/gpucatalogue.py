@@ -140,6 +140,52 @@ def gpus_named(name: str) -> tuple[Gpu, ...]:
     return tuple(sorted(_index().get(_key(name), ()), key=lambda gpu: gpu.visible_gib))
 
 
+_NUMBER_OF = re.compile(r"^\s*\d{1,3}\s*[x×]\s*|\s*[x×]\s*\d{1,3}\s*$", re.IGNORECASE)
+_MEMORY = re.compile(r"(?<![\w.])(\d{1,3})\s*g(?:i?b)?(?!\w)", re.IGNORECASE)
+_FORM = re.compile(r"\b(?:nvidia|amd|intel|geforce|tesla|quadro|radeon|instinct|oam|sxm\d?|hbm\d?e?|gpu|graphics)\b")
+_SHORT = re.compile(r"\d{4}(?:ti)?d?")
+
+
+def gpus_spelt(text: str) -> tuple[Gpu, ...]:
+    """The GPUs that people mean by `text`, smaller memory first; empty for none that is known.
+
+    People write how many there are ("8x H100"), the memory ("RTX 3090 24GB"), the form ("H100 SXM5"), and another name
+    in brackets ("DGX Spark (GB10)"). A node's label is exact, so `gpus_named` reads it; this is for command lines and
+    reports. A memory that no GPU of the name has finds none: "A100 64GB" is no A100 that is known.
+    """
+    spellings = [text, *re.split(r"[()\[\]]", text)]
+    for spelling in spellings:
+        plain = _NUMBER_OF.sub("", spelling.replace("-", " "))
+        memory = _MEMORY.search(plain)
+        bare = _FORM.sub(" ", _MEMORY.sub(" ", plain).lower())
+        for name in (
+            spelling,
+            plain,
+            _MEMORY.sub(" ", plain),
+            bare,
+            *(f"RTX {bare}",) * bool(_SHORT.match(_key(bare))),
+        ):
+            found = gpus_named(name)
+            if memory is not None and len(found) > 1:
+                found = tuple(gpu for gpu in found if gpu.marketed_gb == int(memory[1]))
+            if found and (memory is None or any(_holds(gpu, int(memory[1])) for gpu in found)):
+                return found
+    return ()
+
+
+def _holds(gpu: Gpu, stated_gb: int) -> bool:
+    """Whether a GPU is sold, or shows itself, with this memory: 80 and 79 for an H100, 480 for a GH200's label."""
+    return stated_gb == gpu.marketed_gb or abs(stated_gb - gpu.visible_gib) < 2 or f"{stated_gb}GB" in str(gpu.labels)
+
+
+_AMD = re.compile(r"\b(?:amd|radeon|instinct|mi\d{2,3}\w*|rx\s?\d{4})\b", re.IGNORECASE)
+
+
+def unlisted_gpu(name: str, visible_gib: Fraction) -> Gpu:
+    """A GPU that is not in the catalogue, of which the memory is stated. Its vendor follows from the name."""
+    return Gpu(name=name, vendor="amd" if _AMD.search(name) else "nvidia", visible_gib=visible_gib)
+
+
 def find_gpu(name: str) -> Gpu | None:
     """The GPU of this name or label value; the smallest where the name says too little. None for an unknown one."""
     found = gpus_named(name)
