@@ -23,7 +23,7 @@ class Looks:
     def __init__(self, cluster: Staging) -> None:
         self.counts: Counter[Key] = Counter()
         self._reconcile = cluster.operator.promoter.reconcile
-        cluster.operator.promoter.reconcile = self  # type: ignore[method-assign, assignment]
+        cluster.operator.promoter.reconcile = self  # type: ignore[method-assign]
 
     async def __call__(self, key: Key) -> Result:
         self.counts[key] += 1

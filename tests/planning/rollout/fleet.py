@@ -56,6 +56,13 @@ def evidence(
     return Window(start, end, **(given | of))
 
 
+def room(*placeable: int, missing: str = "", nodes: int = 2) -> SurgeAnswer:
+    """What placement says of so many groups, on at most so many nodes."""
+    names = ("n1", "n2", "n3")
+    apart = tuple(names[: min(groups, nodes)] for groups in placeable)
+    return SurgeAnswer(placeable, apart, missing, "no second node has 8 GPUs free" if nodes < 2 else "")
+
+
 @dataclass
 class Fleet:
     policy: RolloutPolicy = POLICY
@@ -79,7 +86,7 @@ class Fleet:
     streams: Measured = Fraction(0)
     answering: bool = True
     quality: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    surge: SurgeAnswer | None = field(default_factory=lambda: SurgeAnswer((9,)))
+    surge: SurgeAnswer | None = field(default_factory=lambda: room(9))
     history: list[str] = field(default_factory=list)
     """What it advanced to and why it rolled back."""
     seen: list[Decision] = field(default_factory=list)

@@ -11,11 +11,10 @@ from bayplan.planning.gates.counts import Arm, Row, Snapshot, SourceCounts, Wind
 from bayplan.planning.gates.records import EVERY_CLASS, Gate
 from bayplan.planning.gates.validity import check_gates
 from bayplan.planning.rollout.observing import Look, take_look, window_of
-from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.planning.rollout.verdicts import Rest
 from bayplan.planning.rollout.world import ArmHeads
 from tests.planning.rollout.counters import EDGES, row
-from tests.planning.rollout.fleet import Fleet
+from tests.planning.rollout.fleet import Fleet, room
 from tests.planning.rollout.policies import CANARY, GATES, PROMOTE, WARM, policy
 
 ARMS = {"r1-0": Arm.BASELINE, "r1-1": Arm.BASELINE, "r1-2": Arm.SERVING, "r1-3": Arm.SERVING}
@@ -119,7 +118,7 @@ def test_a_gate_that_nothing_can_judge_disturbs_no_other() -> None:
 def test_without_a_baseline_knowingly_the_candidate_is_counted_alone() -> None:
     waivers = frozenset({Waiver.SINGLE_REPLICA, Waiver.NO_BASELINE})
     asked = policy(stages=(WARM, CANARY, PROMOTE), capacity=CapacityMode.DRAIN_FIRST, waivers=waivers)
-    fleet = Fleet(policy=asked, desired=1, floor=0, surge=SurgeAnswer((0, 1)))
+    fleet = Fleet(policy=asked, desired=1, floor=0, surge=room(0, 1))
     fleet.until("canary-10")
     fleet.settle(1)
 

@@ -14,6 +14,7 @@ from bayplan.planning.rollout.plan import Plan, serving_groups
 from bayplan.planning.rollout.policy import Stage
 from bayplan.planning.rollout.proof import GatewayAck, RollbackProof, lagging, prove
 from bayplan.planning.rollout.surge import SurgeAnswer, SurgeDecision, SurgeOutcome, decide_surge
+from tests.planning.rollout.fleet import room
 from tests.planning.rollout.policies import CANARY, DEADLINE, LARGER, POLICY, PROMOTE, SHADOW, WARM, policy
 
 PLAN = Plan(epoch=3, serving="r1", candidate="r2", cohort_salt="s", candidate_replicas=2, weight=10, baseline=("b",))
@@ -128,9 +129,11 @@ class TestPolicy:
             policy(gates=(Gate(GateName.TTFT, Fraction(1)), Gate(GateName.TTFT, Fraction(2))))
 
 
-def surge(placeable: tuple[int, ...], capacity: str, *, serving: int = 4, floor: int = 2, **of: Any) -> SurgeDecision:
+def surge(
+    placeable: tuple[int, ...], capacity: str, *, serving: int = 4, floor: int = 2, nodes: int = 2, **of: Any
+) -> SurgeDecision:
     asked = policy(capacity=CapacityMode(capacity), **of)
-    answer = SurgeAnswer(placeable, missing="8 GPUs needed on one node, 4 free")
+    answer = room(*placeable, missing="8 GPUs needed on one node, 4 free", nodes=nodes)
     return decide_surge(asked, answer, serving_replicas=serving, floor=floor)
 
 
@@ -149,6 +152,22 @@ class TestSurge:
         )
         assert "capacity: Auto or DrainFirst, to drain serving replicas first" in decision.choices
         assert "waive SingleReplica, to judge a single candidate replica" in decision.choices
+
+    @pytest.mark.parametrize("capacity", ["Surge", "Auto", "DrainFirst"])
+    def test_room_on_one_node_is_none_where_replicas_are_compared(self, capacity: str) -> None:
+        decision = surge((4, 4, 4, 4, 4), capacity, nodes=1)
+
+        assert not decision.fits
+        assert decision.message == (
+            "candidate replicas needed on 2 nodes, or a slow node would look like a slow revision; room on 1 (n1), "
+            "1 missing: no second node has 8 GPUs free"
+        )
+        assert decision.choices[0] == "free or add room for 1 group on another node"
+        assert "waive SingleReplica, to judge a single candidate replica" in decision.choices
+        assert surge((4, 4, 4, 4, 4), capacity, nodes=2).fits
+
+    def test_a_single_node_is_enough_where_that_is_waived(self) -> None:
+        assert surge((4,), "Surge", nodes=1, waivers=frozenset({Waiver.SINGLE_REPLICA})).fits
 
     def test_auto_drains_as_few_as_possible_and_only_if_it_must(self) -> None:
         assert surge((2, 3, 4), "Auto").outcome is SurgeOutcome.FITS
@@ -204,7 +223,12 @@ class TestSurge:
     @pytest.mark.parametrize("placeable", [(), (-1,), (1.5,)])
     def test_an_answer_that_is_none_is_refused(self, placeable: Any) -> None:
         with pytest.raises(InvalidInput, match="placeable"):
-            SurgeAnswer(placeable)
+            SurgeAnswer(placeable, ((),) * len(placeable))
+
+    @pytest.mark.parametrize("nodes", [(), (("a",), ("b",))])
+    def test_an_answer_without_the_nodes_of_each_is_refused(self, nodes: Any) -> None:
+        with pytest.raises(InvalidInput, match="nodes"):
+            SurgeAnswer((2,), nodes)
 
 
 class TestProof:

@@ -9,10 +9,9 @@ from bayplan.api.rolloutwords import CapacityMode, GateName, Waiver
 from bayplan.planning.gates.records import Gate
 from bayplan.planning.gates.validity import check_gates
 from bayplan.planning.rollout.paper import PaperOutcome, PaperVerdict
-from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.planning.rollout.verdicts import Advance, HoldReason, Rest, RestReason, Rollback, RollbackReason
 from bayplan.planning.rollout.world import ArmHeads
-from tests.planning.rollout.fleet import Fleet, at, heads, reasons
+from tests.planning.rollout.fleet import Fleet, at, heads, reasons, room
 from tests.planning.rollout.policies import CANARY, GATES, LARGER, PROMOTE, WARM, policy
 
 
@@ -36,14 +35,14 @@ class TestBeforeAnythingStarts:
         assert fleet.step().verdict == Advance("warm")
 
     def test_what_does_not_fit_is_said_with_the_choices_and_starts_nothing(self) -> None:
-        fleet = at("Paper", policy(capacity=CapacityMode.SURGE), surge=SurgeAnswer((1,), "no node has 8 GPUs free"))
+        fleet = at("Paper", policy(capacity=CapacityMode.SURGE), surge=room(1, missing="no node has 8 GPUs free"))
 
         decision = fleet.settle()
 
         assert reasons(decision) == [HoldReason.SURGE_DOES_NOT_FIT]
         assert "1 missing: no node has 8 GPUs free; choices: " in decision.verdict.holds[0].message  # type: ignore[union-attr]
         assert fleet.plan.candidate is None
-        fleet.surge = SurgeAnswer((2,))
+        fleet.surge = room(2)
         assert fleet.step().verdict == Advance("warm")
 
     def test_while_placement_has_not_answered_nothing_starts(self) -> None:
@@ -52,7 +51,7 @@ class TestBeforeAnythingStarts:
         assert reasons(fleet.settle()) == [HoldReason.SURGE_UNKNOWN]
 
     def test_draining_first_lowers_serving_by_what_the_candidate_has_and_no_further_than_the_floor(self) -> None:
-        fleet = Fleet(policy=policy(capacity=CapacityMode.DRAIN_FIRST), surge=SurgeAnswer((0, 1, 2)))
+        fleet = Fleet(policy=policy(capacity=CapacityMode.DRAIN_FIRST), surge=room(0, 1, 2))
         fleet.until("canary-10")
 
         assert (fleet.plan.stable_min, fleet.plan.candidate_replicas, fleet.stored.drain_first) == (2, 2, True)
@@ -169,7 +168,7 @@ class TestScaleThenShift:
             capacity=CapacityMode.DRAIN_FIRST,
             waivers=frozenset({Waiver.SINGLE_REPLICA, Waiver.NO_BASELINE}),
         )
-        fleet = Fleet(policy=asked, desired=1, floor=0, surge=SurgeAnswer((0, 1)))
+        fleet = Fleet(policy=asked, desired=1, floor=0, surge=room(0, 1))
         fleet.until("canary-10")
         fleet.settle(1)
 

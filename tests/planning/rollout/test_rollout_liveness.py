@@ -14,10 +14,9 @@ from bayplan.planning.rollout.balance import carried_percent
 from bayplan.planning.rollout.paper import PaperOutcome, PaperVerdict
 from bayplan.planning.rollout.plan import Plan
 from bayplan.planning.rollout.state import TRYING
-from bayplan.planning.rollout.surge import SurgeAnswer
 from bayplan.planning.rollout.verdicts import Advance, Decision, Rest, RestReason, Rollback
 from bayplan.planning.rollout.world import World
-from tests.planning.rollout.fleet import Fleet
+from tests.planning.rollout.fleet import Fleet, room
 from tests.planning.rollout.policies import GATES, PROMOTE, WARM, approval, policy
 
 Event = Callable[[Fleet], None]
@@ -113,8 +112,8 @@ EVENTS: dict[str, Event] = {
     "papers missing": sees(paper=PaperVerdict(PaperOutcome.MISSING, ("rounds",))),
     "papers fail": sees(paper=PaperVerdict(PaperOutcome.REJECTED, ("ttft",))),
     "no window": sees(window=None),
-    "no room": sets(surge=SurgeAnswer((0,), "no node")),
-    "room": sets(surge=SurgeAnswer((9,))),
+    "no room": sets(surge=room(0, missing="no node")),
+    "room": sets(surge=room(9)),
 }
 PLACES = ["Paper", "warm", "shadow", "canary-10", "canary-25", "promote", Phase.RETAINED, "rolled back"]
 
@@ -156,7 +155,7 @@ def _check(fleet: Fleet, before: Plan, decision: Decision, world: World) -> None
 def be_kind(fleet: Fleet) -> None:
     for name, value in KIND.items():
         setattr(fleet, name, value)
-    fleet.surge = SurgeAnswer((9,) * 5)
+    fleet.surge = room(*(9,) * 5)
     fleet.candidate_nodes = 4
 
 

@@ -98,14 +98,19 @@ _Rank = tuple[int, tuple[bool, ...], int, int, int, int, int | Fraction, tuple[s
 """One value per criterion; smaller wins."""
 
 
+def place_off(request: GroupRequest, inventory: Inventory, *, taken: Collection[str]) -> PlacementDecision:
+    """Decide where the group goes on nodes that are not `taken` by the replicas that it is to be kept apart from."""
+    others = {**request.excluded_nodes, **dict.fromkeys(taken, "another replica of the revision is on it")}
+    return place(replace(request, excluded_nodes=others), inventory)
+
+
 def place_apart(request: GroupRequest, inventory: Inventory, *, taken: Collection[str]) -> PlacementDecision:
     """Decide where the group goes: on none of the nodes that are `taken` if that is possible, else as `place` does.
 
     Groups of one shape that are kept apart take no more room than groups that are not, so nothing fits less often.
     """
     if taken:
-        others = {**request.excluded_nodes, **dict.fromkeys(taken, "another replica of the revision is on it")}
-        decision = place(replace(request, excluded_nodes=others), inventory)
+        decision = place_off(request, inventory, taken=taken)
         if decision.placed:
             return decision
     return place(request, inventory)

@@ -15,16 +15,23 @@ class SurgeAnswer:
 
     `placeable[d]` is the number of candidate groups that can be placed at once when d serving replicas have been
     drained; it never falls with d. `missing` is placement's sentence about the first group that cannot.
+
+    `nodes[d]` are the nodes on which the heads of the first groups then are, as many groups as must be compared;
+    `missing_apart` is placement's sentence about the first group that finds room only beside another.
     """
 
     placeable: tuple[int, ...]
+    nodes: tuple[tuple[str, ...], ...]
     missing: str = ""
+    missing_apart: str = ""
 
     def __post_init__(self) -> None:
         if not self.placeable:
             raise InvalidInput("placeable", "must say at least what fits without draining")
         for groups in self.placeable:
             count(groups, "placeable", least=0)
+        if len(self.nodes) != len(self.placeable):
+            raise InvalidInput("nodes", f"must have {len(self.placeable)} entries, one for each of placeable")
 
 
 class SurgeOutcome(StrEnum):
@@ -85,8 +92,9 @@ def _peak(policy: RolloutPolicy, serving_replicas: int) -> int:
 
 
 def _holds(policy: RolloutPolicy, answer: SurgeAnswer, peaks: list[int], drained: int) -> bool:
-    placeable = answer.placeable[min(drained, len(answer.placeable) - 1)]
-    return peaks[drained] <= min(placeable, policy.max_surge)
+    at = min(drained, len(answer.placeable) - 1)
+    apart = len(answer.nodes[at]) >= policy.least_candidates
+    return apart and peaks[drained] <= min(answer.placeable[at], policy.max_surge)
 
 
 def _drains(peak: int, drained: int, left: int) -> SurgeDecision:
@@ -104,6 +112,15 @@ def _refusal(policy: RolloutPolicy, answer: SurgeAnswer, peaks: list[int], *, fl
     if needed > policy.max_surge:
         message = f"the stages need {plural(needed, 'candidate replica')}, maxSurge allows {policy.max_surge}"
         choices.append(f"raise maxSurge to {needed}")
+    elif peak <= placeable and len(answer.nodes[0]) < policy.least_candidates:
+        short = policy.least_candidates - len(answer.nodes[0])
+        message = (
+            f"candidate replicas needed on {plural(policy.least_candidates, 'node')}, or a slow node would look like a "
+            f"slow revision; room on {len(answer.nodes[0])} ({', '.join(answer.nodes[0])}), {short} missing"
+        )
+        if answer.missing_apart:
+            message += f": {answer.missing_apart}"
+        choices.append(f"free or add room for {plural(short, 'group')} on another node")
     else:
         short = max(0, peak - placeable)
         message = f"{plural(peak, 'candidate replica')} needed at the peak, {placeable} placeable, {short} missing"

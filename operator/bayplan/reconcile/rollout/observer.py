@@ -166,7 +166,9 @@ class Observer:
             groups=model.groups,
         )
         drains = policy.capacity is not CapacityMode.SURGE
-        return question.answer(most=policy.max_surge, drains=drains, retained=state.retained)
+        return question.answer(
+            most=policy.max_surge, compared=policy.least_candidates, drains=drains, retained=state.retained
+        )
 
     def _quality_of(self, case: Case, revision: str | None) -> QualityCounts | None:
         if revision is None or case.prompts is None:

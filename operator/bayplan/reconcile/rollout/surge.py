@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import Stage
 from bayplan.cluster.cache import Store
+from bayplan.planning.forecast import group_request
 from bayplan.planning.groups.members import Group
 from bayplan.planning.groups.replicas import ALIVE
-from bayplan.planning.placement.group import GroupRequest
+from bayplan.planning.placement.apart import ApartPlacer
+from bayplan.planning.placement.fleet import FleetPlacer
 from bayplan.planning.placement.inventory import Inventory
-from bayplan.planning.placement.place import PlacementDecision, groups_per_domain, place
+from bayplan.planning.placement.place import PlacementDecision
 from bayplan.planning.placement.quota import quota_shortfall
 from bayplan.planning.quantities import PodRequest
 from bayplan.planning.rollout.surge import SurgeAnswer
@@ -37,17 +39,17 @@ class SurgeQuestion:
     ) -> None:
         """`groups` are the model's own; those of other revisions than `revision` stay where they are."""
         self._namespace = namespace
-        self._revision = revision
-        self._spec = spec
         self._plan = plan
         self._groups = groups
         self._inventory = fleet.inventory()
+        self._request = group_request("candidate", revision, spec, plan.shapes) if plan.placeable else None
         self._quotas = [view.quota for view in quotas.values() if view.key.namespace == namespace]
 
-    def answer(self, *, most: int, drains: bool, retained: str | None) -> SurgeAnswer:
+    def answer(self, *, most: int, compared: int, drains: bool, retained: str | None) -> SurgeAnswer:
         """Place up to `most` groups; with `drains`, also with ever more serving groups gone, those first that go first.
 
-        A `retained` revision's groups leave as soon as the candidate starts, so they are not in its way.
+        The heads of the first `compared` groups are to be on as many nodes. A `retained` revision's groups leave as
+        soon as the candidate starts, so they are not in its way.
         """
         leaving = [group for group in self._groups if group.revision == retained]
         serving = sorted(
@@ -55,43 +57,41 @@ class SurgeQuestion:
             key=lambda group: (group.stage is Stage.READY, -group.created.timestamp(), group.name),
         )
         placeable: list[int] = []
+        nodes: list[tuple[str, ...]] = []
         missing = ""
+        apart = ApartPlacer(self._request, compared) if self._request is not None else None
         for drained in range(min(len(serving), MOST_DRAINED) + 1 if drains else 1):
             gone = [*leaving, *serving[:drained]]
-            groups, why = self._place(self._inventory.without_owners([group.key for group in gone]), most, gone)
+            inventory = self._inventory.without_owners([group.key for group in gone])
+            staying = self._nodes_of_staying(gone)
+            groups, why = self._place(inventory, most, staying, freed=len(gone))
             placeable.append(max(groups, placeable[-1] if placeable else 0))
             missing = missing or why
+            if apart is not None:
+                apart.add(inventory, staying)
+            nodes.append(apart.head_nodes if apart is not None else ())
             if placeable[-1] >= most:
                 break
-        return SurgeAnswer(tuple(placeable), missing)
+        return SurgeAnswer(tuple(placeable), tuple(nodes), missing, apart.missing if apart is not None else "")
 
-    def _place(self, inventory: Inventory, most: int, gone: Sequence[Group]) -> tuple[int, str]:
+    def _place(
+        self, inventory: Inventory, most: int, standing: Sequence[Sequence[str]], *, freed: int
+    ) -> tuple[int, str]:
         """How many of `most` groups have a place, and why the next one has none."""
-        if not self._plan.placeable:
+        if self._request is None:
             return 0, self._plan.verdict()[2]
-        staying = [group for group in self._groups if group not in gone and group.stage in ALIVE]
-        nodes = [[rank.node for rank in group.assignment.ranks] for group in staying if group.assignment is not None]
-        level = self._spec.placement.spread.level
+        placer = FleetPlacer(self._request, inventory, standing)
         for number in range(most):
-            request = GroupRequest(
-                name=f"candidate-{number}",
-                revision=self._revision,
-                shapes=self._plan.shapes,
-                node_selector=self._spec.placement.node_selector,
-                tolerations=self._spec.placement.tolerations,
-                topology=self._spec.placement.topology,
-                spread_level=level,
-                groups_in_domain=groups_per_domain(inventory, nodes, level),
-            )
-            decision = place(request, inventory)
-            if not decision.placed:
-                return number, decision.message
-            short = self._quota_shortfall(decision, groups=number + 1 - len(gone))
+            if not placer.add():
+                return number, placer.refusal.message if placer.refusal is not None else ""
+            short = self._quota_shortfall(placer.placed[-1], groups=number + 1 - freed)
             if short:
                 return number, short
-            nodes.append(list(decision.nodes))
-            inventory = inventory.with_claims(decision.claims(request.name))
         return most, ""
+
+    def _nodes_of_staying(self, gone: Sequence[Group]) -> list[list[str]]:
+        staying = [group for group in self._groups if group not in gone and group.stage in ALIVE]
+        return [[rank.node for rank in group.assignment.ranks] for group in staying if group.assignment is not None]
 
     def _quota_shortfall(self, decision: PlacementDecision, *, groups: int) -> str:
         """What quotas leave too little for; groups that make room give back as much as one of the candidate takes."""
