@@ -158,6 +158,49 @@ class TestModel:
         assert "spec.placement" in text
         assert L4 in text
 
+    @pytest.mark.parametrize(
+        ("changes", "named"),
+        [
+            (
+                {"placement": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}},
+                "the plan in spec.placement.tolerations ({key: gpu, operator: Exists} there, nothing here)",
+            ),
+            (
+                {"placement": {"nodeSelector": {"pool": "a"}, "spread": {"level": "host"}}},
+                "spec.placement.nodeSelector (pool: a there, nothing here); spec.placement.spread.level (host there, ",
+            ),
+            ({"engine__maxModelLen": 1024}, "spec.engine.maxModelLen (1024 there, "),
+            ({"engine__args": ["--seed=1"]}, "spec.engine.args (--seed=1 there, nothing here)"),
+            ({"engine__env": [{"name": "A", "value": "x" * 200}]}, "differs from the plan in spec.engine.env"),
+            (
+                {"parallelism": {"tensor": 2}},
+                "the plan in spec.parallelism.tensor (2 there, nothing here)",
+            ),
+        ],
+    )
+    def test_fields_that_differ_are_named_each_by_its_whole_path(self, changes: dict[str, Any], named: str) -> None:
+        inside = model().spec.to_wire()
+        inputs = given(model(**changes), model=inside["model"], engine=inside["engine"], placement={})
+
+        assert verdict(inputs, "InputsComplete") == ("False", "ModelConflict")
+        assert named in message(inputs, "InputsComplete")
+
+    def test_more_differences_than_can_be_read_are_counted(self) -> None:
+        inside = model().spec.to_wire()
+        engine = {
+            "maxModelLen": 1024,
+            "maxNumSeqs": 3,
+            "memoryOverheadGib": 2,
+            "gpuMemoryUtilization": 0.5,
+            "kvCacheDtype": "fp8",
+            "args": ["--seed=1"],
+        }
+        changes: dict[str, Any] = {f"engine__{name}": value for name, value in engine.items()}
+        changes |= {"placement": {"nodeSelector": {"pool": "a"}}, "parallelism": {"tensor": 2, "pipeline": 2}}
+        inputs = given(model(**changes), model=inside["model"], engine=inside["engine"], placement={})
+
+        assert "spec.parallelism.pipeline (2 there, nothing here); and 1 more" in message(inputs, "InputsComplete")
+
     def test_the_floor_needs_measurements_about_this_model(self) -> None:
         inputs = given(benchmark__modelRevision="another")
 

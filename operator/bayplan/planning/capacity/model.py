@@ -1,16 +1,21 @@
 """Which model a plan is about, and what of the plan contradicts it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from bayplan.api.capacityplan import CapacityPlanSpec
 from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec, Parallelism, Placement
+from bayplan.api.meta import Schema
 from bayplan.api.revision import revision_hash
 from bayplan.planning.capacity.inputs import NamedModel
 from bayplan.planning.placement.gpus import bare_product
 from bayplan.planning.sizing.records import WorkloadClass
 
+MOST_NAMED = 8
+"""Differing fields that one message names."""
+MOST_SHOWN = 80
+"""Longest pair of values that is shown beside a field's name."""
 _COMPARED = ("model", "engine", "concurrency", "parallelism", "placement")
 
 
@@ -52,12 +57,15 @@ def choose_model(
     if not named:
         return ModelChoice(NamedModel("", inline, revision_hash(inline)))
     theirs = named[0]
-    differing = [name for name in _COMPARED if getattr(inline, name) != getattr(theirs.spec, name)]
+    differing = [
+        entry
+        for name in _COMPARED
+        for entry in _differences(f"spec.{name}", getattr(theirs.spec, name), getattr(inline, name))
+    ]
     if differing:
-        fields = ", ".join(f"spec.{name}" for name in differing)
-        text = f"InferenceModel {theirs.name} differs from the plan in {fields}"
-        if "placement" in differing:
-            text += f" ({_gpus(theirs.spec)} there, {_gpus(inline)} here)"
+        text = f"InferenceModel {theirs.name} differs from the plan in {'; '.join(differing[:MOST_NAMED])}"
+        if len(differing) > MOST_NAMED:
+            text += f"; and {len(differing) - MOST_NAMED} more"
         return ModelChoice(theirs, Conflict(Reason.MODEL_CONFLICT, text))
     return ModelChoice(theirs)
 
@@ -108,5 +116,24 @@ def _contradiction(text: str) -> Conflict:
     return Conflict(Reason.CONTRADICTION, text)
 
 
-def _gpus(spec: InferenceModelSpec) -> str:
-    return ", ".join(spec.placement.gpu_products) or "any GPU"
+def _differences(path: str, theirs: object, ours: object) -> Iterator[str]:
+    """Yield the fields that differ, each by its whole path, with both values where they are short."""
+    if theirs == ours:
+        return
+    if isinstance(theirs, Schema) and isinstance(ours, Schema) and type(theirs) is type(ours):
+        for name, field in type(theirs).model_fields.items():
+            yield from _differences(f"{path}.{field.alias or name}", getattr(theirs, name), getattr(ours, name))
+        return
+    values = f"{_shown(theirs)} there, {_shown(ours)} here"
+    yield f"{path} ({values})" if len(values) <= MOST_SHOWN else path
+
+
+def _shown(value: object) -> str:
+    """A value as a user would write it."""
+    if isinstance(value, Schema):
+        return _shown(value.to_wire())
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_shown(one)}" for key, one in value.items() if one != "") or "nothing"
+    if isinstance(value, tuple):
+        return ", ".join(f"{{{_shown(one)}}}" if isinstance(one, Schema) else _shown(one) for one in value) or "nothing"
+    return "nothing" if value is None else str(value)
