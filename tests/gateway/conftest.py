@@ -9,7 +9,8 @@ from e2e.enginesim.flags import parse_flags
 from e2e.enginesim.process import EngineService
 from e2e.enginesim.settings import read_settings
 from tests.gateway.gatewaytown import Town, loopback
-from tests.gateway.scriptedengine import Script, ScriptedEngine
+from tests.gateway.rollouttrial import Trial
+from tests.gateway.scriptedengine import Script, ScriptedEngine, whole_answer
 
 FAST = {"ENGINESIM_STEP_SECONDS": "0.002", "ENGINESIM_SEQUENCE_SECONDS": "0"}
 MakeTown = Callable[..., Awaitable[Town]]
@@ -74,3 +75,19 @@ async def town(make_town: MakeTown, make_engine: MakeEngine) -> Town:
     made.model()
     made.head("a", await make_engine())
     return made
+
+
+MakeTrial = Callable[..., Awaitable[Trial]]
+
+
+@pytest.fixture
+async def make_trial(make_town: MakeTown, scripted: MakeScripted) -> MakeTrial:
+    async def make(*, serving: Script = whole_answer, candidate: Script = whole_answer) -> Trial:
+        return Trial(await make_town(), await scripted(serving), await scripted(candidate))
+
+    return make
+
+
+@pytest.fixture
+async def trial(make_trial: MakeTrial) -> Trial:
+    return await make_trial()

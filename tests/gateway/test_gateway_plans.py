@@ -16,9 +16,9 @@ from bayplan.planning.rollout.cohort import Cohort
 from tests.fakes.clock import until
 from tests.gateway.conftest import MakeScripted
 from tests.gateway.gatewaytown import raw_head, raw_model, raw_rollout
+from tests.gateway.rollouttrial import CANDIDATE, session_of
 from tests.gateway.scriptedengine import ScriptedEngine, whole_answer
 from tests.gateway.test_gateway_life import Life
-from tests.gateway.test_gateway_rollout import CANDIDATE, session_of
 
 UID = "rollout-default-trial"
 

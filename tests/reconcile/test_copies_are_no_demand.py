@@ -3,8 +3,7 @@
 from typing import Any
 
 from bayplan.cluster.resources import Key
-from tests.reconcile.staging import NEW_ENGINE, STAGES, Staging
-from tests.reconcile.test_rollout_trials import NEW, OLD, at_phase
+from tests.reconcile.staging import NEW, NEW_ENGINE, OLD, STAGES, Staging, at_phase
 
 AUTOSCALING = {
     "minReplicas": 1,

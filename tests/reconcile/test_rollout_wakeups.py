@@ -11,6 +11,8 @@ from bayplan.cluster.resources import INFERENCE_MODELS, LEASES, Key
 from tests.reconcile.operators import HOME
 from tests.reconcile.staging import NEW_ENGINE, OLD, PACE, STAGES, Staging, at_phase, begun, phase, staged
 
+pytestmark = pytest.mark.slow
+
 
 def lasting(kind: str) -> list[Any]:
     """The stages, of which one lasts."""
@@ -23,7 +25,7 @@ class Looks:
     def __init__(self, cluster: Staging) -> None:
         self.counts: Counter[Key] = Counter()
         self._reconcile = cluster.operator.promoter.reconcile
-        cluster.operator.promoter.reconcile = self  # type: ignore[method-assign]
+        cluster.operator.promoter.reconcile = self
 
     async def __call__(self, key: Key) -> Result:
         self.counts[key] += 1
