@@ -164,10 +164,12 @@ def read_model(*, config: Path | None, model: str | None, weights: Path | None, 
         found = catalogue_model(name)
         packed = named_format(name) if stated is None and found.name.lower() != name.lower() else None
         stated = stated if packed is None else weight_format(packed)
-        layers = len(found.architecture.layers)
+        model_of = found.architecture
     else:
-        layers = len(parse_config(document).layers)
-    sizes = None if weights is None else read_checkpoint(weights, layers=layers)
+        model_of = parse_config(document)
+    sizes = None
+    if weights is not None:
+        sizes = read_checkpoint(weights, layers=len(model_of.layers), prediction_layers=model_of.mtp_layers)
     return ModelFiles(document, name, stated, sizes)
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from bayplan.planning.memory.safetensors import (
+    MAX_TENSORS,
     PREFIX_BYTES,
     CheckpointSizes,
     TensorSize,
     checkpoint_sizes,
     header_length,
+    index_files,
     index_total_bytes,
     load_json,
     parse_header,
@@ -34,24 +36,30 @@ def read_config(path: Path) -> Mapping[str, Any]:
     return document
 
 
-def read_checkpoint(folder: Path, *, layers: int) -> CheckpointSizes:
-    """Add up the tensors of all safetensors files in `folder`.
+def read_checkpoint(folder: Path, *, layers: int, prediction_layers: int = 1) -> CheckpointSizes:
+    """Add up the tensors of the safetensors files in `folder`: those of its index, or all where it has none.
 
-    Raises InvalidInput for a folder without any, a file that is truncated or lies about itself, and an index whose
-    total differs from the headers.
+    Raises InvalidInput for a folder without any, a file that is truncated or lies about itself, an index whose total
+    differs from the headers, and layers that config.json does not have.
     """
-    files = sorted(folder.glob("*.safetensors"))
+    path = folder / INDEX_NAME
+    index = _read_json(path, limit=MAX_INDEX_BYTES) if path.exists() else None
+    placed = frozenset() if index is None else index_files(index)
+    files = sorted(folder / name for name in placed) or sorted(folder.glob("*.safetensors"))
     if not files:
         raise InvalidInput(str(folder), "holds no .safetensors file")
     if len(files) > MAX_FILES:
         raise InvalidInput(str(folder), f"holds {len(files)} .safetensors files; at most {MAX_FILES} are read")
-    tensors = [tensor for file in files for tensor in read_header(file)]
-    index = folder / INDEX_NAME
-    if index.exists():
-        stated, found = index_total_bytes(_read_json(index, limit=MAX_INDEX_BYTES)), sum(t.size_bytes for t in tensors)
+    tensors: list[TensorSize] = []
+    for file in files:
+        tensors += read_header(file)
+        if len(tensors) > MAX_TENSORS:
+            raise InvalidInput(str(folder), f"names more than {MAX_TENSORS} tensors")
+    if index is not None:
+        stated, found = index_total_bytes(index), sum(tensor.size_bytes for tensor in tensors)
         if stated != found:
             raise InvalidInput(INDEX_NAME, f"states {stated} bytes where the headers add up to {found}")
-    return checkpoint_sizes(tensors, layers=layers)
+    return checkpoint_sizes(tensors, layers=layers, prediction_layers=prediction_layers)
 
 
 def read_header(path: Path) -> tuple[TensorSize, ...]:

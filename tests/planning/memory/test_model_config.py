@@ -7,6 +7,7 @@ import pytest
 from bayplan.planning.memory.architecture import FeedForward, Mixer, UnknownArchitecture
 from bayplan.planning.memory.families import FAMILIES
 from bayplan.planning.memory.modelconfig import parse_config
+from bayplan.planning.memory.quantconfig import stated_format
 from bayplan.planning.numbers import InvalidInput
 
 LLAMA: dict[str, Any] = {
@@ -180,3 +181,44 @@ def test_every_known_class_says_what_it_lacks(name: str) -> None:
         parse_config({"architectures": [name]})
 
     assert refused.value.needs
+
+
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"layer_types": [["full_attention"]] * 32}, "layer_types"),
+        ({"mlp_only_layers": "0", **EXPERTS}, "mlp_only_layers"),
+        ({"text_config": "LlamaForCausalLM"}, "text_config"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"num_key_value_heads": 64}, "num_key_value_heads"),
+    ],
+)
+def test_a_field_of_the_wrong_form_is_named(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        parse_config(llama(**changes))
+
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {"quant_method": "gptq", "bits": [4]},
+        {"quant_method": "awq", "bits": "4"},
+        {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {"num_bits": [4]}}}},
+        {"quant_method": ["fp8"]},
+    ],
+)
+def test_a_format_of_the_wrong_form_is_refused(stated: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="quantization_config"):
+        stated_format({"quantization_config": stated})
+
+
+def test_layers_of_latent_attention_are_called_full_in_some_files() -> None:
+    latent = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+    model = parse_config(llama(architectures=["DeepseekV3ForCausalLM"], layer_types=["full_attention"] * 32, **latent))
+
+    assert {layer.mixer for layer in model.layers} == {Mixer.LATENT}

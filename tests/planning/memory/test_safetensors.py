@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bayplan.cli.modelfiles import INDEX_NAME, read_checkpoint, read_config, read_header
 from bayplan.planning.memory.catalogue import catalogue_model
 from bayplan.planning.memory.parallel import ParallelLayout
-from bayplan.planning.memory.safetensors import MAX_HEADER_BYTES, header_length, load_json, parse_header
+from bayplan.planning.memory.safetensors import MAX_HEADER_BYTES, MAX_TENSORS, header_length, load_json, parse_header
 from bayplan.planning.memory.terms import Source
 from bayplan.planning.memory.weights import stage_weights
 from bayplan.planning.numbers import InvalidInput
@@ -89,15 +89,15 @@ def test_a_plan_uses_the_header_sum(tmp_path: Path) -> None:
 
 
 def test_bytes_that_contradict_the_parameters_are_named(tmp_path: Path) -> None:
-    write(tmp_path / "model.safetensors", {"model.layers.0.w": ("BF16", [10])})
+    write(tmp_path / "model.safetensors", {f"model.layers.{index}.w": ("BF16", [10]) for index in range(24)})
     sizes = read_checkpoint(tmp_path, layers=24)
 
-    with pytest.raises(InvalidInput, match="20 bytes contradict 494032768 parameters"):
+    with pytest.raises(InvalidInput, match="480 bytes contradict 494032768 parameters"):
         stage_weights(catalogue_model("Qwen2.5-0.5B").architecture, sizes, ParallelLayout())
 
 
 def test_an_index_that_contradicts_the_headers_is_named(tmp_path: Path) -> None:
-    data = write(tmp_path / "model.safetensors", {"w": ("BF16", [10])})
+    data = write(tmp_path / "model.safetensors", {"layers.0.w": ("BF16", [10])})
     index = tmp_path / INDEX_NAME
 
     index.write_text(json.dumps({"metadata": {"total_size": data}}))
@@ -105,6 +105,54 @@ def test_an_index_that_contradicts_the_headers_is_named(tmp_path: Path) -> None:
     index.write_text(json.dumps({"metadata": {"total_size": data + 1}}))
     with pytest.raises(InvalidInput, match="states 21 bytes where the headers add up to 20"):
         read_checkpoint(tmp_path, layers=1)
+
+
+def test_a_second_copy_of_the_weights_beside_those_of_the_index_is_not_counted(tmp_path: Path) -> None:
+    """Mistral's repositories hold consolidated.safetensors as well."""
+    data = write(tmp_path / "model-00001-of-00001.safetensors", {"layers.0.w": ("BF16", [10])})
+    write(tmp_path / "consolidated.safetensors", {"layers.0.attention.wq.weight": ("BF16", [10])})
+    placed = {"layers.0.w": "model-00001-of-00001.safetensors"}
+    (tmp_path / INDEX_NAME).write_text(json.dumps({"metadata": {"total_size": data}, "weight_map": placed}))
+
+    assert read_checkpoint(tmp_path, layers=1).total_bytes == data
+
+
+@pytest.mark.parametrize("file", ["../other.safetensors", "model.bin", 5, "gone.safetensors"])
+def test_an_index_of_files_that_are_not_beside_it_is_refused(tmp_path: Path, file: object) -> None:
+    write(tmp_path / "model.safetensors", {"layers.0.w": ("BF16", [10])})
+    document = {"metadata": {"total_size": 20}, "weight_map": {"layers.0.w": file}}
+    (tmp_path / INDEX_NAME).write_text(json.dumps(document))
+
+    with pytest.raises(InvalidInput, match=r"no \.safetensors file beside it|cannot be read"):
+        read_checkpoint(tmp_path, layers=1)
+
+
+def test_files_of_another_number_of_layers_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "model.safetensors", {f"model.layers.{index}.w": ("BF16", [10]) for index in range(4)})
+
+    assert read_checkpoint(tmp_path, layers=4).mtp_bytes == 0
+    assert read_checkpoint(tmp_path, layers=3).mtp_bytes == 20
+    assert read_checkpoint(tmp_path, layers=1, prediction_layers=3).mtp_bytes == 60
+    with pytest.raises(InvalidInput, match=r"num_hidden_layers: is 2 in config\.json, and the files hold layer 3"):
+        read_checkpoint(tmp_path, layers=2)
+    with pytest.raises(InvalidInput, match=r"num_hidden_layers: is 5 in config\.json, and the files hold no tensor"):
+        read_checkpoint(tmp_path, layers=5)
+
+
+def test_layers_of_towers_are_no_layers_of_the_model(tmp_path: Path) -> None:
+    write(
+        tmp_path / "model.safetensors",
+        {"model.layers.0.w": ("BF16", [10]), "model.audio_tower.layers.7.w": ("BF16", [3])},
+    )
+
+    assert read_checkpoint(tmp_path, layers=1).embedding_bytes == 6
+
+
+def test_more_tensors_than_any_model_has_are_refused_before_they_are_decoded() -> None:
+    header = b'{"a": {"data_offsets": [0, 1]}' + b', "data_offsets": 1' * MAX_TENSORS + b"}"
+
+    with pytest.raises(InvalidInput, match=f"names more than {MAX_TENSORS} tensors"):
+        parse_header(header, data_bytes=1)
 
 
 @pytest.mark.parametrize(

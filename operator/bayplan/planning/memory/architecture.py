@@ -84,6 +84,12 @@ class AttentionShape:
 
     def __post_init__(self) -> None:
         _dimensions(self, "heads", "kv_heads", "head_dim", "window", "chunk", "global_kv_heads", "global_head_dim")
+        for name, kv_heads in (
+            ("num_key_value_heads", self.kv_heads),
+            ("num_global_key_value_heads", self.global_kv_heads),
+        ):
+            if kv_heads is not None and self.heads % kv_heads:
+                raise InvalidInput(name, f"{kv_heads} must divide the {self.heads} attention heads")
 
     def of(self, mixer: Mixer) -> tuple[int, int]:
         """KV heads and head size of a layer of this kind."""

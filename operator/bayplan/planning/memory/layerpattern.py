@@ -31,7 +31,9 @@ def layer_mixers(fields: "ConfigFields", family: Family, *, layers: int, latent:
         return _by_letter(pattern, layers)
     types = fields.raw("layer_types")
     if types is not None:
-        return _by_name(types, layers)
+        # A class with latent attention keeps one vector per token in its "full" layers too.
+        named = _by_name(types, layers)
+        return tuple(Mixer.LATENT if latent and mixer is Mixer.FULL else mixer for mixer in named)
     if latent:
         return (Mixer.LATENT,) * layers
     interval = fields.number("full_attention_interval")
@@ -51,7 +53,7 @@ def _by_letter(pattern: object, layers: int) -> tuple[Mixer, ...]:
 def _by_name(types: object, layers: int) -> tuple[Mixer, ...]:
     if not isinstance(types, Sequence) or isinstance(types, str) or len(types) != layers:
         raise InvalidInput("layer_types", f"must list all {layers} layers")
-    unknown = [name for name in types if name not in _LAYER_TYPES]
+    unknown = [name for name in types if not isinstance(name, str) or name not in _LAYER_TYPES]
     if unknown:
         raise InvalidInput("layer_types", f"must be one of {', '.join(_LAYER_TYPES)}, not {str(unknown[0])[:40]}")
     return tuple(_LAYER_TYPES[name] for name in types)

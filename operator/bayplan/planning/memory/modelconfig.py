@@ -38,6 +38,8 @@ class ConfigFields:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         nested = config.get("text_config") or config.get("llm_config")
+        if nested and not isinstance(nested, Mapping):
+            raise InvalidInput("text_config", f"must be a JSON object, not {str(nested)[:40]!r}")
         self._levels: tuple[Mapping[str, Any], ...] = (nested, config) if isinstance(nested, Mapping) else (config,)
         self.missing: list[str] = []
 
@@ -265,7 +267,9 @@ def _feed_forwards(fields: ConfigFields, *, layers: int, has_experts: bool, name
     first = fields.number("first_k_dense_replace") or 0
     step = fields.number("interleave_moe_layer_step", "moe_layer_freq", "decoder_sparse_step") or 1
     dense_only = fields.raw("mlp_only_layers") or ()
-    if step < 1 or not isinstance(dense_only, Sequence):
+    if not isinstance(dense_only, list | tuple):
+        raise InvalidInput("mlp_only_layers", f"must list layer numbers, not {str(dense_only)[:40]!r}")
+    if step < 1:
         raise UnknownArchitecture(name, ("decoder_sparse_step",), f"{name} states its expert layers in an unknown way")
     return [
         FeedForward.EXPERTS

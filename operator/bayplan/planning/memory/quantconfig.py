@@ -44,14 +44,14 @@ def stated_format(config: Mapping[str, Any]) -> StatedFormat | None:
 
 
 def _name(method: str, stated: Mapping[str, Any]) -> str | None:
-    bits = stated.get("bits")
+    bits = stated.get("bits", 4)
     if method == "compressed-tensors":
         return _compressed(stated)
     if method in {"modelopt", "modelopt_fp4"}:
         algorithm = str(stated.get("quant_algo", "")).upper()
         return {"FP8": "fp8", "NVFP4": "nvfp4"}.get(algorithm, "nvfp4" if method == "modelopt_fp4" else None)
     if method in {"gptq", "awq"}:
-        return {4: f"{method}-4bit", 8: "int8"}.get(bits if bits is not None else 4)
+        return {4: f"{method}-4bit", 8: "int8"}.get(count(bits, "quantization_config.bits"))
     if method == "fp8":
         return "fp8-block" if stated.get("weight_block_size") else "fp8"
     return {
@@ -69,7 +69,7 @@ def _compressed(stated: Mapping[str, Any]) -> str | None:
     weights = first.get("weights") if isinstance(first, Mapping) else None
     if not isinstance(weights, Mapping):
         return None
-    kind = (str(weights.get("type", "int")), weights.get("num_bits"))
+    kind = (str(weights.get("type", "int")), count(weights.get("num_bits"), "quantization_config.num_bits"))
     ignored = stated.get("ignore")
     attention = isinstance(ignored, list) and any("self_attn" in str(item) for item in ignored)
     if kind == ("int", 4):

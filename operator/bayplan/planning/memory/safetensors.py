@@ -16,7 +16,8 @@ from bayplan.planning.numbers import InvalidInput
 PREFIX_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """The format's own limit, as its reference implementation enforces it."""
-MAX_TENSORS = 1_000_000
+MAX_TENSORS = 400_000
+"""Tensors of one file, and of one checkpoint: the largest published ones have less than 300,000."""
 MAX_ELEMENTS = 2**60
 
 _DTYPE_BITS: Mapping[str, int] = {
@@ -28,7 +29,7 @@ _DTYPE_BITS: Mapping[str, int] = {
     "F4": 4,
 }
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
-_VISION = re.compile(r"(?:^|\.)(?:vision|visual|vision_tower|vision_model|vision_encoder|multi_modal_projector)")
+_VISION = re.compile(r"(?:^|\.)(?:audio_tower|embed_audio|vision|visual|multi_modal_projector)")
 _EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|word_embeddings|tok_embeddings|embedding|embeddings|embed)\.")
 _HEAD = re.compile(r"(?:^|\.)(?:lm_head|output|embed_out)\.")
 _MTP = re.compile(r"(?:^|\.)mtp\.")
@@ -92,6 +93,8 @@ def parse_header(header: bytes, *, data_bytes: int, name: str = "file") -> tuple
 
     Raises InvalidInput unless every size follows from dtype and shape and the tensors tile the data exactly.
     """
+    if header.count(b"data_offsets") > MAX_TENSORS:
+        raise InvalidInput(name, f"names more than {MAX_TENSORS} tensors")
     document = load_json(header, name=name, limit=MAX_HEADER_BYTES)
     if not isinstance(document, dict):
         raise InvalidInput(name, "has a header that is no JSON object")
@@ -147,14 +150,35 @@ def index_total_bytes(index: object, *, name: str = "model.safetensors.index.jso
     return total
 
 
-def checkpoint_sizes(tensors: Iterable[TensorSize], *, layers: int) -> CheckpointSizes:
-    """Add tensors up by layer; those of a layer index beyond `layers` are multi-token prediction (DeepSeek's way)."""
+def index_files(index: object, *, name: str = "model.safetensors.index.json") -> frozenset[str]:
+    """Names of the files that the index of a sharded checkpoint takes its tensors from: what the engine loads.
+
+    A repository may hold the same weights once more under other names. Empty for an index that places no tensor. Raises
+    InvalidInput for a map that is none, and for files outside its folder.
+    """
+    placed = (index.get("weight_map") or {}) if isinstance(index, Mapping) else {}
+    if not isinstance(placed, Mapping):
+        raise InvalidInput(name, "must have a weight_map of tensor names to files")
+    files = {file if isinstance(file, str) else "" for file in placed.values()}
+    for file in files:
+        if not file.endswith(".safetensors") or "/" in file or "\\" in file:
+            raise InvalidInput(name, f"names {file[:80]!r}, which is no .safetensors file beside it")
+    return frozenset(files)
+
+
+def checkpoint_sizes(tensors: Iterable[TensorSize], *, layers: int, prediction_layers: int = 1) -> CheckpointSizes:
+    """Add tensors up by layer; `prediction_layers` beyond `layers` are multi-token prediction (DeepSeek's way).
+
+    Raises InvalidInput for a layer beyond these, and for one without a tensor: the files are of another model.
+    """
     by_layer = [0] * layers
     embedding = head = mtp = 0
     for tensor in tensors:
         match = _LAYER.search(tensor.name)
         if _VISION.search(tensor.name):
             embedding += tensor.size_bytes
+        elif match and not _MTP.search(tensor.name) and int(match[1]) >= layers + max(1, prediction_layers):
+            raise InvalidInput("num_hidden_layers", f"is {layers} in config.json, and the files hold layer {match[1]}")
         elif _MTP.search(tensor.name) or (match and int(match[1]) >= layers):
             mtp += tensor.size_bytes
         elif match:
@@ -163,4 +187,9 @@ def checkpoint_sizes(tensors: Iterable[TensorSize], *, layers: int) -> Checkpoin
             head += tensor.size_bytes
         else:
             embedding += tensor.size_bytes
+    empty = [index for index, size in enumerate(by_layer) if not size]
+    if empty:
+        raise InvalidInput(
+            "num_hidden_layers", f"is {layers} in config.json, and the files hold no tensor of layer {empty[0]}"
+        )
     return CheckpointSizes(embedding, head, tuple(by_layer), mtp)
