@@ -1,6 +1,7 @@
 """How often a Rollout is looked at while it holds: as often as something can have changed, and no more."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,12 +59,37 @@ def tell_progress(cluster: Staging, model: Key, number: int) -> None:
     cluster.api.edit(INFERENCE_MODELS, model, write)
 
 
+class Woken:
+    """The queue of CapacityPlans; counts what is put there."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def enqueue(self, key: Key) -> None:
+        self.woken += 1
+
+    def enqueue_after(self, key: Key, seconds: float) -> None:
+        self.woken += 1
+
+
+def name_plan(cluster: Staging) -> Woken:
+    """Let the model name a CapacityPlan, as far as the cache says."""
+    models = cluster.operator.models
+    for view in models.values():
+        models.put(replace(view, capacity_plan="plan"))
+    queue = Woken()
+    cluster.operator.planner.queue = queue
+    return queue
+
+
 async def test_a_canary_that_holds_is_looked_at_once_a_measurement() -> None:
     cluster, _, key = await begun("Canary", stages=lasting("Canary"))
     await cluster.flow(20)
+    plan = name_plan(cluster)
     looks = Looks(cluster)
     await cluster.flow(100)
 
+    assert plan.woken == 0, "nothing that ended"
     assert phase(cluster, key) == "Canary"
     assert 0.9 * 100 / PACE <= looks.counts[key] <= 100 / PACE + 1
 
@@ -111,3 +137,12 @@ async def test_an_acknowledgement_wakes_the_rollout_that_it_is_of() -> None:
     cluster.api.edit(LEASES, Key(HOME, "gateway-0"), acknowledge)
     await cluster.run()
     assert (looks.counts[key], looks.counts[other]) == (1, 0)
+
+
+async def test_a_capacity_plan_is_woken_by_the_end_of_a_trial() -> None:
+    cluster, model, key = await begun("Canary")
+    plan = name_plan(cluster)
+    cluster.edit_rollout(key, abort=cluster.status(model)["revisions"]["target"])
+    await cluster.flow(5)
+    assert phase(cluster, key) in ("RollingBack", "RolledBack")
+    assert plan.woken >= 1

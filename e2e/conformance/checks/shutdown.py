@@ -85,6 +85,8 @@ async def _ask_stream(engine: Engine, path: str, body: dict[str, Any]) -> dict[s
         streamed = await stream(engine, path, body)
     except aiohttp.ClientConnectorError:
         return {"status": "refused"}
+    except aiohttp.ClientError:
+        return {"status": "broken"}
     return {
         **_end(streamed, whole=1),
         "phases": stream_phases(streamed.events),
@@ -143,7 +145,7 @@ async def observe_drain(engine: Engine) -> Record:
         "/health": await _ask(engine, "/health"),
         "/v1/models": await _ask(engine, "/v1/models"),
     }
-    if queued.finished or any(seen["status"] == "refused" for seen in late.values()):
+    if queued.finished or any(seen["status"] in ("refused", "broken") for seen in late.values()):
         raise NotSeenError(f"{engine.kind.name}: drained before everything was asked")
     return {
         "running stream": _end(await opened.result(), whole=LONG),

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from fractions import Fraction
 
-from bayplan.api import names
 from bayplan.api.capacityplan import CapacityPlanSpec
 from bayplan.api.capacityplan_status import CapacityPlanStatus
 from bayplan.api.conditions import ConditionType, Reason, merge_conditions
@@ -15,7 +14,6 @@ from bayplan.api.revision import revision_hash
 from bayplan.api.validation import summarize
 from bayplan.cluster.cache import Store
 from bayplan.cluster.controller import Result
-from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import CAPACITY_PLANS, Key
 from bayplan.planning.capacity.decide import CapacityDecision
@@ -35,6 +33,7 @@ from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.ports import EventSink, KeyQueue
 from bayplan.reconcile.quotas import QuotaView
 from bayplan.reconcile.rollout.view import RolloutView, deciding
+from bayplan.reconcile.statuses import apply_status
 
 Timed = tuple[CapacityDecision, float]
 """A decision, and the seconds of work that it took."""
@@ -172,16 +171,8 @@ class CapacityPlanReconciler:
     async def _write(self, view: PlanView, previous: CapacityPlanStatus, status: CapacityPlanStatus) -> None:
         if status == previous:
             return
-        try:
-            raw = await self._port.apply(
-                CAPACITY_PLANS,
-                view.key.namespace,
-                view.key.name,
-                {"metadata": {"uid": view.uid}, "status": status.to_wire()},
-                manager=names.MANAGER_STATUS,
-                subresource="status",
-            )
-        except NotFound:
+        raw = await apply_status(self._port, CAPACITY_PLANS, view, status)
+        if raw is None:
             return
         self._tell(view, previous, status)
         self._plans.put(view_plan(raw))
@@ -220,6 +211,9 @@ class CapacityPlanReconciler:
                 self._enqueue(Key(model.key.namespace, model.capacity_plan))
 
     def _rollout_changed(self, old: RolloutView | None, new: RolloutView | None) -> None:
+        """A Rollout counts what it sees every few seconds; only how trials ended matters here."""
+        if old is not None and new is not None and False:
+            return
         for key in {view.model for view in (old, new) if view is not None}:
             model = self._models.get(key)
             if model is not None and model.capacity_plan:
@@ -232,6 +226,15 @@ class CapacityPlanReconciler:
     def _pod_changed(self, old: PodView | None, new: PodView | None) -> None:
         if _taken(old) != _taken(new):
             self._fleet_changed()
+
+
+def _ended(rollout: RolloutView) -> tuple[object, ...]:
+    """What `canary_of` reads of a Rollout."""
+    status = rollout.read_status()
+    stage = status.stage
+    gates = [(gate.name, gate.workload_class, gate.outcome) for gate in status.gates]
+    frozen = (stage.started_time, status.trial) if stage is not None and stage.frozen_by else None
+    return rollout.generation, rollout.model, status.history, status.rejected, status.proven, frozen, gates
 
 
 def _taken(pod: PodView | None) -> tuple[object, ...] | None:

@@ -9,15 +9,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from bayplan.api import names
 from bayplan.api.conditions import Condition, ConditionType, Reason
 from bayplan.api.inferencemodel_status import InferenceModelStatus
 from bayplan.cluster.cache import Store
-from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import INFERENCE_MODELS
 from bayplan.reconcile.inferencemodel.view import ModelView, view_model
 from bayplan.reconcile.ports import EventSink
+from bayplan.reconcile.statuses import apply_status
 
 PROGRESS_SECONDS = 1.0
 
@@ -54,16 +53,8 @@ class StatusWriter:
         self._unwritten_since.pop(view.uid, None)
         if status == standing.status:
             return standing
-        try:
-            raw = await self._port.apply(
-                INFERENCE_MODELS,
-                view.key.namespace,
-                view.key.name,
-                {"metadata": {"uid": view.uid}, "status": status.to_wire()},
-                manager=names.MANAGER_STATUS,
-                subresource="status",
-            )
-        except NotFound:
+        raw = await apply_status(self._port, INFERENCE_MODELS, view, status)
+        if raw is None:
             return standing
         self._tell(standing, status)
         written = view_model(raw)

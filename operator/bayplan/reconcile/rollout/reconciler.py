@@ -8,14 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
-from bayplan.api import names
 from bayplan.api.rollout import RolloutSpec
 from bayplan.api.rollout_status import RolloutStatus
 from bayplan.api.rolloutwords import Phase
 from bayplan.api.validation import summarize
 from bayplan.cluster.cache import Store
 from bayplan.cluster.controller import Result
-from bayplan.cluster.errors import NotFound
 from bayplan.cluster.port import Port
 from bayplan.cluster.resources import ROLLOUTS, Key
 from bayplan.planning.gates.promptset import PromptSet
@@ -41,6 +39,7 @@ from bayplan.reconcile.rollout.world import (
     next_time,
     with_known_rejections,
 )
+from bayplan.reconcile.statuses import apply_status
 from bayplan.telemetry.engine import EnginePort
 from bayplan.telemetry.rolloutcounts import CountsPort
 
@@ -197,16 +196,8 @@ class RolloutReconciler:
     async def _write(self, view: RolloutView, before: RolloutStatus, after: RolloutStatus) -> None:
         if after == view.read_status():
             return
-        try:
-            raw = await self._port.apply(
-                ROLLOUTS,
-                view.key.namespace,
-                view.key.name,
-                {"metadata": {"uid": view.uid}, "status": after.to_wire()},
-                manager=names.MANAGER_STATUS,
-                subresource="status",
-            )
-        except NotFound:
+        raw = await apply_status(self._port, ROLLOUTS, view, after)
+        if raw is None:
             return
         for reason, message, warning in news_of(before, after):
             self._events.emit(view, reason=reason, message=message, warning=warning)
