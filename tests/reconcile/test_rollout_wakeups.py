@@ -1,7 +1,6 @@
 """How often a Rollout is looked at while it holds: as often as something can have changed, and no more."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,20 +71,18 @@ class Woken:
         self.woken += 1
 
 
-def name_plan(cluster: Staging) -> Woken:
-    """Let the model name a CapacityPlan, as far as the cache says."""
-    models = cluster.operator.models
-    for view in models.values():
-        models.put(replace(view, capacity_plan="plan"))
-    queue = Woken()
-    cluster.operator.planner.queue = queue
+async def name_plan(cluster: Staging, model: Key) -> Woken:
+    """Let the model name a CapacityPlan, and count what wakes that from now on."""
+    cluster.edit_spec(model, capacityPlanRef={"name": "plan"})
+    await cluster.flow(5)
+    cluster.operator.planner.queue = queue = Woken()
     return queue
 
 
 async def test_a_canary_that_holds_is_looked_at_once_a_measurement() -> None:
-    cluster, _, key = await begun("Canary", stages=lasting("Canary"))
+    cluster, model, key = await begun("Canary", stages=lasting("Canary"))
     await cluster.flow(20)
-    plan = name_plan(cluster)
+    plan = await name_plan(cluster, model)
     looks = Looks(cluster)
     await cluster.flow(100)
 
@@ -140,8 +137,8 @@ async def test_an_acknowledgement_wakes_the_rollout_that_it_is_of() -> None:
 
 
 async def test_a_capacity_plan_is_woken_by_the_end_of_a_trial() -> None:
-    cluster, model, key = await begun("Canary")
-    plan = name_plan(cluster)
+    cluster, model, key = await begun("Canary", stages=lasting("Canary"))
+    plan = await name_plan(cluster, model)
     cluster.edit_rollout(key, abort=cluster.status(model)["revisions"]["target"])
     await cluster.flow(5)
     assert phase(cluster, key) in ("RollingBack", "RolledBack")

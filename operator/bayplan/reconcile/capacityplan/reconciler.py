@@ -212,7 +212,7 @@ class CapacityPlanReconciler:
 
     def _rollout_changed(self, old: RolloutView | None, new: RolloutView | None) -> None:
         """A Rollout counts what it sees every few seconds; only how trials ended matters here."""
-        if old is not None and new is not None and False:
+        if old is not None and new is not None and _ended(old) == _ended(new):
             return
         for key in {view.model for view in (old, new) if view is not None}:
             model = self._models.get(key)
