@@ -124,6 +124,28 @@ def test_only_products_in_use_are_shown_once_something_runs() -> None:
     assert "NVIDIA-H200" not in running
 
 
+def test_terms_are_shown_of_one_product_and_the_others_have_a_line_each() -> None:
+    others = [
+        FITS | {"gpuProduct": "NVIDIA-H200", "requiredGib": 27, "usableGib": 130, "maxConcurrency": 90},
+        FITS | {"gpuProduct": "ODD", "fits": None, "usableGib": None, "maxConcurrency": None},
+    ]
+    lines = text(model_screen(shown({"memory": [FITS, *others]}), now=NOW)).splitlines()
+    assert sum("weights" in line for line in lines) == 1
+    assert [line.strip("│ ") for line in lines if line.startswith("│ on ")] == [
+        "on NVIDIA-H200: fits, room for 90 requests of full length, 27.0 of 130.0 GiB usable",
+        "on ODD: unknown",
+    ]
+
+
+def test_layouts_are_those_of_products_in_use_once_something_runs() -> None:
+    layout = {"tensor": 1, "pipeline": 1, "gpusPerReplica": 1, "nodesPerReplica": 1, "provenance": "Derived"}
+    layouts = [{**layout, "gpuProduct": name, "reason": "one is enough"} for name in ("NVIDIA-L40S", "NVIDIA-H200")]
+    group = {"name": "g", "revision": "r", "stage": "Ready", "since": "2026-11-29T11:00:00Z"}
+    running = {"parallelism": layouts, "placement": {"groups": [group | {"gpuProduct": "NVIDIA-L40S"}]}}
+    assert "NVIDIA-H200" in text(model_screen(shown({"parallelism": layouts}), now=NOW))
+    assert "NVIDIA-H200" not in text(model_screen(shown(running), now=NOW))
+
+
 def test_a_model_that_nobody_looked_at_says_so() -> None:
     assert "has not looked at it yet" in text(model_screen(shown({}), now=NOW))
 

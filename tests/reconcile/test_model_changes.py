@@ -208,6 +208,7 @@ async def test_a_new_revision_replaces_groups_one_by_one_and_never_goes_below_th
     cluster, key = await serving(3, nodes=4)
     cluster.edit_spec(key, engine=NEW_ENGINE)
     seen: list[tuple[int, int]] = []
+    said: set[str] = set()
     for _ in range(60):
         await cluster.settle()
         cluster.schedule()
@@ -218,9 +219,13 @@ async def test_a_new_revision_replaces_groups_one_by_one_and_never_goes_below_th
             current = cluster.condition(key, "Current")
             assert current is not None
             assert "are to be replaced by revision" in current["message"]
+        placed = cluster.condition(key, "Placed")
+        said.add(placed["message"] if placed is not None and placed["status"] == "True" else "")
         await cluster.clock.advance(1)
     assert set(by_image(cluster)) == {"v0.33.0"}
     assert cluster.status(key)["readyReplicas"] == 3
+    whole = "3 of 3 replicas have their whole GPU group"
+    assert said == {"", whole, f"{whole}, and 1 more beside them"}
     assert max(total for total, _ in seen) == 4
     assert min(ready for _, ready in seen) == 3
     assert cluster.reason(key, "Current") == ("True", "Current")
@@ -333,6 +338,9 @@ async def test_a_failed_engine_is_shown_through_its_pause_and_replaced_with_grow
         await cluster.run()
         assert cluster.pod_names() == [pod]
         assert cluster.reason(key, "Warm") == ("False", "EngineFailed")
+        warm = cluster.condition(key, "Warm")
+        assert warm is not None
+        assert warm["message"].endswith(f"exited with code 137 (Error); its log: kubectl logs -n team {pod}")
         assert cluster.reason(key, "Placed") == ("False", "Blocked")
         assert cluster.reason(key, "Ready") == ("False", "EngineFailed")
         start = cluster.clock.time()

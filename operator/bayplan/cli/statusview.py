@@ -115,7 +115,8 @@ def model_screen(model: ShownModel, *, now: datetime) -> RenderableType:
     parts: list[RenderableType] = [_head(model, ready, now)]
     if not status.conditions:
         parts.append(Text("The operator has not looked at it yet: is it running? (kubectl get lease -A)", "yellow"))
-    parts += [_memory(entry) for entry in _shown_memory(status)]
+    if status.memory:
+        parts.append(_memory(_shown_memory(status)))
     if status.parallelism:
         parts.append(_layouts(status))
     parts.append(_groups(status, now))
@@ -160,14 +161,20 @@ def _head(model: ShownModel, ready: Condition | None, now: datetime) -> Renderab
     return Panel("\n".join(lines), title=escape(title), title_align="left")
 
 
-def _shown_memory(status: InferenceModelStatus) -> tuple[MemoryStatus, ...]:
+def _used_products(status: InferenceModelStatus) -> set[str]:
+    """The products that groups run on; empty while nothing runs."""
+    return {group.gpu_product for group in status.placement.groups}
+
+
+def _shown_memory(status: InferenceModelStatus) -> Sequence[MemoryStatus]:
     """The products that groups run on; all of them while nothing runs."""
-    used = {group.gpu_product for group in status.placement.groups}
+    used = _used_products(status)
     return tuple(entry for entry in status.memory if entry.gpu_product in used) or status.memory
 
 
-def _memory(entry: MemoryStatus) -> RenderableType:
-    usable = entry.usable_gib
+def _memory(entries: Sequence[MemoryStatus]) -> RenderableType:
+    """The terms of the first product, which the condition speaks of too, and a line for each further one."""
+    entry = entries[0]
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 1))
     table.add_column(justify="left", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -180,12 +187,23 @@ def _memory(entry: MemoryStatus) -> RenderableType:
             term.provenance.value,
             escape(term.detail),
         )
+    body: list[RenderableType] = [_bar(entry)] if entry.usable_gib is not None else []
+    warnings = [Text(f"warning: {warning}", "yellow") for warning in entry.warnings]
+    others = [Text.from_markup(f"on {_memory_words(other)}{_sum(other)}") for other in entries[1:]]
+    title = f"memory per GPU on {_memory_words(entry)}"
+    return Panel(Group(*body, table, *warnings, *others), title=title, title_align="left")
+
+
+def _memory_words(entry: MemoryStatus) -> str:
     fits = {True: "[green]fits[/green]", False: "[red]does not fit[/red]", None: "[yellow]unknown[/yellow]"}[entry.fits]
     room = "" if entry.max_concurrency is None else f", room for {entry.max_concurrency} requests of full length"
-    title = f"memory per GPU on {escape(entry.gpu_product or 'unlabelled GPUs')}: {fits}{room}"
-    body: list[RenderableType] = [_bar(entry)] if usable is not None else []
-    warnings = [Text(f"warning: {warning}", "yellow") for warning in entry.warnings]
-    return Panel(Group(*body, table, *warnings), title=title, title_align="left")
+    return f"{escape(entry.gpu_product or 'unlabelled GPUs')}: {fits}{room}"
+
+
+def _sum(entry: MemoryStatus) -> str:
+    if entry.required_gib is None or entry.usable_gib is None:
+        return ""
+    return f", {entry.required_gib:.1f} of {entry.usable_gib:.1f} GiB usable"
 
 
 def _bar(entry: MemoryStatus) -> Text:
@@ -198,7 +216,8 @@ def _layouts(status: InferenceModelStatus) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("GPU PRODUCT", "TENSOR", "PIPELINE", "GPUS/REPLICA", "NODES/REPLICA", "WHY"):
         table.add_column(column, justify="left" if column in ("GPU PRODUCT", "WHY") else "right")
-    for layout in status.parallelism:
+    used = _used_products(status)
+    for layout in [one for one in status.parallelism if one.gpu_product in used] or status.parallelism:
         table.add_row(
             escape(layout.gpu_product or "-"),
             str(layout.tensor),

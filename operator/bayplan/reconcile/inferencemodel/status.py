@@ -276,7 +276,10 @@ def _placed(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Ve
     open_groups = [g.name for g in alive if g.stage in (Stage.RESERVED, Stage.BINDING)]
     if open_groups:
         return kind, "False", Reason.RESERVING, f"waiting for the scheduler to bind {', '.join(open_groups[:4])}"
-    return kind, "True", Reason.PLACED, f"{counts.alive} of {counts.wanted} replicas have their whole GPU group"
+    beside = f", and {counts.alive - counts.wanted} more beside them" if counts.alive > counts.wanted else ""
+    placed = min(counts.alive, counts.wanted)
+    text = f"{placed} of {counts.wanted} replicas have their whole GPU group{beside}"
+    return kind, "True", Reason.PLACED, text
 
 
 def _pending(blocker: Blocker | None, counts: _Counts) -> Verdict:
@@ -296,7 +299,7 @@ def _warm(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Verd
         worst = max(failed, key=lambda g: (g.since, g.name))
         reason = Reason.WARMUP_FAILED if worst.head.warmup_failed else Reason.ENGINE_FAILED
         attempt = f"attempt {worst.attempt + 1}"
-        return kind, "False", reason, f"group {worst.name} ({attempt}): {worst.message}"
+        return kind, "False", reason, f"group {worst.name} ({attempt}): {worst.message}{_where_it_says_why(worst)}"
     waiting = [g for g in alive if g.stage is not Stage.READY]
     for group in waiting:
         problem = START_PROBLEMS.get(group.message.partition(":")[0])
@@ -309,6 +312,12 @@ def _warm(situation: Situation, counts: _Counts, alive: Sequence[Group]) -> Verd
     if counts.alive == 0:
         return kind, "False" if counts.wanted else "True", Reason.NOTHING_TO_WARM, "no replica is placed"
     return kind, "True", Reason.WARM, f"{counts.ready} replicas answered a real generation"
+
+
+def _where_it_says_why(group: Group) -> str:
+    """An exit code tells nobody what to change; the engine's log does, while the pod is kept through the pause."""
+    pod = next((m for m in group.members if m.exit is not None), group.head)
+    return f"; its log: kubectl logs -n {pod.namespace} {pod.name}" if pod.container_id is not None else ""
 
 
 def _warming_text(group: Group, seen: WarmupObservation | None) -> str:
