@@ -426,3 +426,51 @@ def test_a_share_belongs_to_its_engine(arguments: tuple[str, ...], says: str) ->
 
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+def test_the_cache_has_the_type_that_the_checkpoint_declares(tmp_path: Path) -> None:
+    declared = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    plain = write(tmp_path / "plain.json", {**CONFIG, "quantization_config": {**declared, "kv_cache_scheme": None}})
+    packed = write(tmp_path / "packed.json", {**CONFIG, "quantization_config": declared})
+
+    def block_bytes(config: Path, *flags: object) -> int:
+        terms = {term["name"]: term for term in answered("--config", config, "--gpu", "L4", *flags)["terms"]}
+        return int(terms["KV cache"]["inputs"]["block bytes"])
+
+    assert block_bytes(packed) * 2 == block_bytes(plain)
+    assert block_bytes(packed, "--kv-cache-dtype", "bfloat16") == block_bytes(plain)
+    assert block_bytes(packed, "--engine-version", "0.14.0") == block_bytes(plain)
+    block = yaml.safe_load(fit("--config", packed, "--write").stdout)["spec"]["model"]["architecture"]
+    again = write(tmp_path / "again.json", block["config"])
+    assert block_bytes(again, "--quantization", block["weightFormat"]) == block_bytes(packed)
+
+
+def test_speculation_with_prediction_layers_that_are_not_there_is_refused() -> None:
+    result = fit(*LLAMA, "--gpu", "H100", "--speculative-tokens", 3)
+
+    assert result.exit_code == 2
+    assert "states no prediction layers" in result.stderr
+    assert fit("--model", "Qwen3-Next-80B-A3B-Instruct", "--gpu", "B200", "--speculative-tokens", 2).exit_code == 0
+    assert fit("--model", "GLM-4.5-Air", "--gpu", "B200", "--speculative-tokens", 1).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "tokens"), [("8192", 8192), ("8K", 8192), ("8k", 8000), ("25.6k", 25600), (" 16K ", 16384)]
+)
+def test_numbers_are_written_as_for_the_engine(written: str, tokens: int) -> None:
+    terms = {term["name"]: term for term in answered(*LLAMA, "--max-model-len", written, "--gpu", "H100")["terms"]}
+
+    assert terms["KV cache"]["inputs"]["tokens"] == str(tokens)
+
+
+@pytest.mark.parametrize("written", ["8x", "1.5", "auto", "9" * 30, "-5", "0", "nan"])
+def test_other_numbers_are_refused(written: str) -> None:
+    assert fit(*LLAMA, "--gpu", "H100", f"--kv-cache-memory-bytes={written}").exit_code == 2
+
+
+def test_a_length_beyond_the_models_own_is_remarked_on() -> None:
+    long = answered("--model", "Llama-3.1-8B", "--gpu", "H100", "--max-model-len", 200_000)
+    longest = answered("--model", "Llama-3.1-8B", "--gpu", "H100", "--max-model-len", 131_072)
+
+    assert any("VLLM_ALLOW_LONG_MAX_MODEL_LEN" in text for text in long["remarks"])
+    assert not any("VLLM_ALLOW_LONG_MAX_MODEL_LEN" in text for text in longest["remarks"])

@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import sys
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +28,22 @@ from bayplan.planning.memory.adapters import AdapterSlots
 from bayplan.planning.memory.request import EngineFlags
 from bayplan.planning.memory.versions import EngineVersion
 from bayplan.planning.numbers import InvalidInput, count
+
+
+def readable_number(text: str) -> int:
+    """A whole number as vLLM's own flags take it: 8192, 8k (thousand), 8K (1024), 1.5M, 20G.
+
+    Raises BadParameter for anything else, for the command line to name the flag.
+    """
+    found = re.fullmatch(r"(-?\d{1,18}(?:\.\d{1,9})?)([kKmMgGtT]?)", text.strip())
+    if found is not None:
+        unit = found[2]
+        power: int = (1024 if unit.isupper() else 1000) ** ("kmgt".find(unit.lower()) + 1 if unit else 0)
+        number = Fraction(found[1]) * power
+        if number.denominator == 1:
+            return number.numerator
+    raise typer.BadParameter(f"must be a whole number such as 8192, 8k, 8K or 20G, not {text[:40]!r}")
+
 
 PIPE_WIDTH = 160
 DOES_NOT_FIT, INVALID = 1, 2
@@ -74,9 +92,13 @@ def fit(
     decode_context: Annotated[
         int | None, typer.Option("--decode-context-parallel-size", "-dcp", help="Ways.", rich_help_panel=_LAYOUT)
     ] = None,
-    max_model_len: Annotated[int | None, typer.Option(rich_help_panel=_FLAGS)] = None,
+    max_model_len: Annotated[
+        int | None, typer.Option(parser=readable_number, metavar="NUMBER", rich_help_panel=_FLAGS)
+    ] = None,
     max_num_seqs: Annotated[int | None, typer.Option(rich_help_panel=_FLAGS)] = None,
-    max_num_batched_tokens: Annotated[int | None, typer.Option(rich_help_panel=_FLAGS)] = None,
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(parser=readable_number, metavar="NUMBER", rich_help_panel=_FLAGS)
+    ] = None,
     gpu_memory_utilization: Annotated[str | None, typer.Option(rich_help_panel=_FLAGS)] = None,
     kv_cache_dtype: Annotated[str, typer.Option(rich_help_panel=_FLAGS)] = "auto",
     mamba_cache_dtype: Annotated[str, typer.Option(help="Of states.", rich_help_panel=_FLAGS)] = "auto",
@@ -85,7 +107,9 @@ def fit(
     ] = "auto",
     dtype: Annotated[str, typer.Option(rich_help_panel=_FLAGS)] = "auto",
     block_size: Annotated[int | None, typer.Option(rich_help_panel=_FLAGS)] = None,
-    kv_cache_memory_bytes: Annotated[int | None, typer.Option(rich_help_panel=_FLAGS)] = None,
+    kv_cache_memory_bytes: Annotated[
+        int | None, typer.Option(parser=readable_number, metavar="NUMBER", rich_help_panel=_FLAGS)
+    ] = None,
     enforce_eager: Annotated[bool, typer.Option("--enforce-eager", rich_help_panel=_FLAGS)] = False,
     enable_prefix_caching: Annotated[
         bool | None, typer.Option("--enable-prefix-caching/--no-enable-prefix-caching", rich_help_panel=_FLAGS)

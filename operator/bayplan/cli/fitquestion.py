@@ -98,7 +98,15 @@ def known_question(
     overhead_gib: Fraction | None = None,
     budget: EngineBudget | None = None,
 ) -> FitQuestion:
-    """The question about a model whose architecture is known."""
+    """The question about a model whose architecture is known.
+
+    Raises InvalidInput for speculation with prediction layers that the model does not have.
+    """
+    if flags.speculative_tokens and not known.architecture.mtp_layers:
+        raise InvalidInput(
+            "speculative-tokens",
+            f"{known.architecture.name} states no prediction layers of its own; leave the flag out",
+        )
 
     def memory_of(layout: Layout) -> SplitMemory:
         return replica_memory(
@@ -110,6 +118,7 @@ def known_question(
                 flags,
                 concurrency,
                 overhead_gib=overhead_gib,
+                checkpoint_cache_dtype=known.cache_dtype,
             )
         )
 

@@ -6,8 +6,8 @@ import pytest
 
 from bayplan.planning.memory.architecture import FeedForward, Mixer, UnknownArchitecture
 from bayplan.planning.memory.families import FAMILIES
-from bayplan.planning.memory.modelconfig import parse_config
-from bayplan.planning.memory.quantconfig import stated_format
+from bayplan.planning.memory.modelconfig import parse_config, reduced_config
+from bayplan.planning.memory.quantconfig import stated_cache_type, stated_format
 from bayplan.planning.numbers import InvalidInput
 
 LLAMA: dict[str, Any] = {
@@ -222,3 +222,28 @@ def test_layers_of_latent_attention_are_called_full_in_some_files() -> None:
     model = parse_config(llama(architectures=["DeepseekV3ForCausalLM"], layer_types=["full_attention"] * 32, **latent))
 
     assert {layer.mixer for layer in model.layers} == {Mixer.LATENT}
+
+
+FP8_CACHE = {"num_bits": 8, "type": "float", "dynamic": False}
+
+
+@pytest.mark.parametrize(
+    ("stated", "cache"),
+    [
+        ({"quant_method": "modelopt", "kv_cache_scheme": FP8_CACHE}, "fp8"),
+        ({"quant_method": "modelopt_fp4", "quantization": {"kv_cache_quant_algo": "FP8"}}, "fp8"),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": FP8_CACHE}, "fp8"),
+        ({"quant_method": "modelopt", "kv_cache_quant_algo": "INT8"}, "auto"),
+        ({"quant_method": "modelopt", "kv_cache_scheme": {"num_bits": [8], "type": "float"}}, "auto"),
+        ({"quant_method": "fp8", "kv_cache_scheme": FP8_CACHE}, "auto"),
+        ({"quant_method": "modelopt"}, "auto"),
+        (None, "auto"),
+    ],
+)
+def test_a_checkpoint_declares_the_type_of_its_cache(stated: dict[str, Any] | None, cache: str) -> None:
+    assert stated_cache_type({"quantization_config": stated}) == cache
+    assert stated_cache_type({"text_config": {"quantization_config": stated}}) == cache
+    if cache != "auto":
+        reduced = reduced_config(llama(quantization_config=stated))
+        assert stated_cache_type(reduced) == cache

@@ -9,7 +9,7 @@ from bayplan.planning.memory.architecture import ModelArchitecture
 from bayplan.planning.memory.catalogue import CatalogueModel
 from bayplan.planning.memory.formats import WeightFormat, weight_format
 from bayplan.planning.memory.modelconfig import parse_config
-from bayplan.planning.memory.quantconfig import StatedFormat, stated_format
+from bayplan.planning.memory.quantconfig import StatedFormat, stated_cache_type, stated_format
 from bayplan.planning.memory.safetensors import CheckpointSizes
 from bayplan.planning.memory.weights import WeightNumbers, check_consistent
 from bayplan.planning.numbers import InvalidInput
@@ -37,6 +37,8 @@ class KnownModel:
     weights: WeightNumbers
     facts: RuleFacts
     source: str
+    cache_dtype: str = "auto"
+    """What the checkpoint declares for its KV cache."""
 
 
 def named_format(name: str) -> str | None:
@@ -81,7 +83,8 @@ def from_config(
     own = StatedFormat(stated, stated.block) if stated is not None else _own_format(config, sizes)
     if own is None:
         own = StatedFormat(weight_format("fp32" if architecture.element_bytes == 4 else "bf16"))
-    return _known(architecture, own, sizes, quantization, f"config.json of {architecture.name}")
+    known = _known(architecture, own, sizes, quantization, f"config.json of {architecture.name}")
+    return replace(known, cache_dtype=stated_cache_type(config))
 
 
 def _own_format(config: Mapping[str, Any], sizes: CheckpointSizes | None) -> StatedFormat | None:

@@ -52,6 +52,7 @@ def plan_request(spec: InferenceModelSpec, model: KnownModel, gpu: Gpu, split: S
         flags=engine_flags(spec),
         concurrency=spec.concurrency,
         overhead_gib=None if overhead is None else Fraction(overhead),
+        checkpoint_cache_dtype=model.cache_dtype,
     )
 
 

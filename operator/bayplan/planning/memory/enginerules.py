@@ -51,6 +51,8 @@ class VllmRules:
     mamba_checkpoints: bool = False
     """A Mamba-2 state keeps a further page for the checkpoint of its prompt, under prefix caching."""
     null_block: bool = False
+    checkpoint_cache: bool = False
+    """`--kv-cache-dtype auto` takes the type that the checkpoint declares."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,12 @@ VLLM_CHANGES: tuple[RuleChange, ...] = (
         "0.13.0",
         {"chunked_by_kind": True},
         "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE is off in 0.12 and on in 0.14",
+    ),
+    RuleChange(
+        "0.15.1",
+        {"checkpoint_cache": True},
+        "a start log of 0.15.1 with GLM-4.7-NVFP4 has an fp8 cache that no flag asked for; 0.32.0 torch_utils.py. "
+        "Releases before were not looked at: their cache is counted in the model's own type, which is larger",
     ),
     RuleChange(
         "0.17.0",

@@ -35,6 +35,8 @@ class Family:
     """The class takes hidden / heads and ignores a stated head_dim (seen on a started engine)."""
     default_state_bytes: int | None = None
     """Bytes per element of recurrent states where the file states none; None follows the model's dtype."""
+    prediction_layers: int = 0
+    """Layers of multi-token prediction that the checkpoint has where the file states none [vLLM `speculative.py`]."""
     vision: str = ""
     """Which vision tower comes with it: "siglip", "pixtral" or "qwen"; "" for none that is counted."""
 
@@ -110,7 +112,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "Qwen3ForCausalLM": Family(traits=_QK_NORM, window_always=False),
         "Qwen3MoeForCausalLM": Family(traits=_QK_NORM, window_always=False),
         "Qwen3NextForCausalLM": Family(
-            traits=_QWEN3_5_MOE.traits, shared_width=_QWEN3_5_MOE.shared_width, output_gate=True
+            traits=_QWEN3_5_MOE.traits,
+            shared_width=_QWEN3_5_MOE.shared_width,
+            output_gate=True,
+            prediction_layers=1,
         ),
         "Qwen3_5ForCausalLM": _QWEN3_5,
         "Qwen3_5MoeForCausalLM": _QWEN3_5_MOE,

@@ -24,6 +24,7 @@ from bayplan.planning.memory.architecture import (
 )
 from bayplan.planning.memory.families import FAMILIES, Family
 from bayplan.planning.memory.layerpattern import layer_mixers
+from bayplan.planning.memory.quantconfig import stated_cache_type
 from bayplan.planning.memory.vision import vision_parameters
 from bayplan.planning.numbers import InvalidInput, count, whole
 
@@ -133,7 +134,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
         experts=experts,
         linear=linear,
         mamba=mamba,
-        mtp_layers=fields.number("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0,
+        mtp_layers=_prediction_layers(fields, family),
         tied_embeddings=fields.flag("tie_word_embeddings", default=family.tied_by_default),
         stores_tied_head=family.stores_tied_head and not fields.flag("new_decoder_architecture"),
         element_bytes=_element_bytes(fields),
@@ -141,6 +142,11 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
         vision_parameters=vision_parameters(family.vision, config, hidden_size=hidden),
         traits=_traits(fields, family, has_experts=experts is not None),
     )
+
+
+def _prediction_layers(fields: ConfigFields, family: Family) -> int:
+    stated = fields.number("num_nextn_predict_layers", "mtp_num_hidden_layers")
+    return family.prediction_layers if stated is None else stated
 
 
 def _layer_count(fields: ConfigFields) -> int:
@@ -319,7 +325,7 @@ class _Recorder(dict[str, Any]):
 
 
 def reduced_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a config.json that decide its architecture, and no others.
+    """The fields of a config.json that decide its architecture and the type of its cache, and no others.
 
     Raises as `parse_config` does. The result parses to the same architecture.
     """
@@ -328,4 +334,12 @@ def reduced_config(config: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(config.get(name), Mapping):
             recorder[name] = _Recorder(config[name])
     parse_config(recorder)
-    return recorder.kept()
+    found = recorder.kept()
+    stated = config.get("quantization_config")
+    if isinstance(stated, Mapping) and stated_cache_type(config) != "auto":
+        bits = 8 if stated_cache_type(config) == "fp8" else 4
+        found["quantization_config"] = {
+            "quant_method": str(stated.get("quant_method")),
+            "kv_cache_scheme": {"num_bits": bits, "type": "float"},
+        }
+    return found

@@ -244,7 +244,7 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
     utilization = flags.gpu_memory_utilization or rules.default_utilization
     if flags.gpu_memory_utilization is None:
         remarks = (*remarks, f"--gpu-memory-utilization {float(utilization):g} by default")
-    remarks = (*remarks, *_version_remarks(flags.version))
+    remarks = (*remarks, *_length_remarks(request), *_version_remarks(flags.version))
     total = gpu.visible_gib * GIB
     budget = total if flags.kv_cache_memory_bytes is not None else total * utilization
     padding = None
@@ -321,6 +321,17 @@ def _extras(request: PlanRequest, span: range, *, last: bool) -> tuple[PlanTerm,
             )
         )
     return tuple(found)
+
+
+def _length_remarks(request: PlanRequest) -> tuple[str, ...]:
+    """A length beyond the model's own: the engine refuses it at start [vLLM `_get_and_verify_max_len`]."""
+    own = request.model.max_position_embeddings
+    if own is None or request.max_model_len <= own:
+        return ()
+    return (
+        f"--max-model-len {request.max_model_len} is above the model's own {own}: without a scaled rotary embedding in "
+        "its config.json the engine refuses it unless VLLM_ALLOW_LONG_MAX_MODEL_LEN=1",
+    )
 
 
 def _version_remarks(version: EngineVersion | None) -> tuple[str, ...]:

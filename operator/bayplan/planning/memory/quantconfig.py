@@ -25,10 +25,7 @@ def stated_format(config: Mapping[str, Any]) -> StatedFormat | None:
     Raises InvalidInput for a method that is not known: its bits would be a guess, so the weights' format or their
     headers must be given.
     """
-    nested = config.get("text_config")
-    stated = config.get("quantization_config") or (
-        nested.get("quantization_config") if isinstance(nested, Mapping) else None
-    )
+    stated = _stated(config)
     if stated is None:
         return None
     if not isinstance(stated, Mapping):
@@ -41,6 +38,38 @@ def stated_format(config: Mapping[str, Any]) -> StatedFormat | None:
         )
     weights = weight_format(name)
     return StatedFormat(weights, _block(method, stated) or weights.block)
+
+
+_CACHE_BITS = {8: "fp8", 4: "nvfp4"}
+
+
+def stated_cache_type(config: Mapping[str, Any]) -> str:
+    """The type of the KV cache that the checkpoint declares, as `--kv-cache-dtype` names it; "auto" for none.
+
+    ModelOpt and compressed-tensors write it beside the weights' format, and the engine takes it unless a flag says
+    otherwise [vLLM 0.32 `get_kv_cache_quant_algo_string`, `attention.py`]. A scheme that the engine does not know is
+    none, as it is there.
+    """
+    stated = _stated(config)
+    if not isinstance(stated, Mapping):
+        return "auto"
+    method = str(stated.get("quant_method", "")).lower()
+    inner = stated.get("quantization")
+    levels = [level for level in (inner, stated) if isinstance(level, Mapping)]
+    scheme = next((level["kv_cache_scheme"] for level in levels if level.get("kv_cache_scheme")), None)
+    if isinstance(scheme, Mapping) and (method.startswith("modelopt") or method == "compressed-tensors"):
+        bits = scheme.get("num_bits")
+        return _CACHE_BITS.get(bits, "auto") if scheme.get("type") == "float" and type(bits) is int else "auto"
+    if not method.startswith("modelopt"):
+        return "auto"
+    named = next((level["kv_cache_quant_algo"] for level in levels if level.get("kv_cache_quant_algo")), "")
+    return str(named).lower() if str(named).lower() in _CACHE_BITS.values() else "auto"
+
+
+def _stated(config: Mapping[str, Any]) -> Any:
+    nested = config.get("text_config")
+    own = nested.get("quantization_config") if isinstance(nested, Mapping) else None
+    return config.get("quantization_config") or own
 
 
 def _name(method: str, stated: Mapping[str, Any]) -> str | None:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from bayplan.planning.memory.adapters import AdapterSlots
 from bayplan.planning.memory.architecture import ModelArchitecture
 from bayplan.planning.memory.cachelayers import CacheSpec, StateTypes, kv_element_bytes
+from bayplan.planning.memory.enginerules import vllm_rules
 from bayplan.planning.memory.gpucatalogue import Gpu
 from bayplan.planning.memory.parallel import ParallelLayout
 from bayplan.planning.memory.versions import EngineVersion
@@ -84,6 +85,8 @@ class PlanRequest:
     """Weights of a separate draft model, on one rank."""
     overhead_gib: Fraction | None = None
     """Declared GiB per GPU outside weights and cache: it stands for activation, non-torch memory and graphs."""
+    checkpoint_cache_dtype: str = "auto"
+    """What the checkpoint declares for its cache: it counts where no flag says otherwise and the engine reads it."""
     measured_blocks: int | None = None
     """Blocks that an engine of exactly this request reported on one rank: it replaces what the terms leave."""
 
@@ -94,6 +97,13 @@ class PlanRequest:
             object.__setattr__(self, "overhead_gib", not_negative(self.overhead_gib, "overhead_gib"))
         if self.measured_blocks is not None:
             count(self.measured_blocks, "measured_blocks")
+        declared = self.checkpoint_cache_dtype
+        if (
+            declared != "auto"
+            and self.flags.kv_cache_dtype == "auto"
+            and vllm_rules(self.flags.version).checkpoint_cache
+        ):
+            object.__setattr__(self, "flags", replace(self.flags, kv_cache_dtype=declared))
         element_bytes = _DTYPES[self.flags.dtype]
         if element_bytes is not None and element_bytes != self.model.element_bytes:
             object.__setattr__(self, "model", replace(self.model, element_bytes=element_bytes))
