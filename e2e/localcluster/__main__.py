@@ -43,6 +43,11 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def typed(verb: str, name: str) -> str:
+    """What a person types in the repository to start or end a cluster."""
+    return f"make {verb}" if name == DEFAULT_NAME else f".venv/bin/python -m e2e.localcluster {verb} --name {name}"
+
+
 def _print_export(record: ClusterRecord) -> None:
     print(f"export KUBECONFIG={shlex.quote(record.kubeconfig)}")
 
@@ -64,7 +69,9 @@ def up_command(
     """Leave a cluster running, with the definitions in crds/, and print the line that points kubectl at it."""
     started = time.monotonic()
     record = _run(up(name=name, provider=provider, say=_say, node_monitor_grace_seconds=node_monitor_grace_seconds))
-    _say(f"{time.monotonic() - started:.1f} s; end it with: python -m e2e.localcluster down --name {name}")
+    _say(f"{time.monotonic() - started:.1f} s; end it with: {typed('down', name)}")
+    if name == DEFAULT_NAME:
+        _say("it has no nodes and no operator of its own: make tryout adds them")
     _print_export(record)
 
 
@@ -101,7 +108,7 @@ def env_command(name: Name = DEFAULT_NAME) -> None:
 async def _running_record(name: str) -> ClusterRecord:
     record = ClusterRecord.read(cluster_folder(name))
     if record is None or record.ended_processes():
-        raise ClusterError(f"no cluster {name} is up; start it with: python -m e2e.localcluster up --name {name}")
+        raise ClusterError(f"no cluster {name} is up; start it with: {typed('up', name)}")
     return record
 
 

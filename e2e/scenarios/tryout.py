@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from e2e.localcluster import local_cluster
-from e2e.localcluster.__main__ import DEFAULT_NAME
+from e2e.localcluster.__main__ import DEFAULT_NAME, typed
 from e2e.localcluster.background import ClusterRecord
 from e2e.localcluster.client import ApiError
 from e2e.localcluster.cluster import ClusterError
@@ -55,7 +55,7 @@ def main(
 def _kubeconfig(name: str) -> str:
     record = ClusterRecord.read(cluster_folder(name))
     if record is None or record.ended_processes():
-        raise ClusterError(f"no cluster {name} is up; start it with: make up")
+        raise ClusterError(f"no cluster {name} is up; start it with: {typed('up', name)}")
     return record.kubeconfig
 
 

@@ -12,6 +12,7 @@ import pytest
 from localcluster_support import child_pids, runs, wait_for
 
 from e2e.localcluster import ClusterError, KubeApi
+from e2e.localcluster.__main__ import typed
 from e2e.localcluster.background import ClusterRecord, ProcessRecord, down
 from e2e.localcluster.processes import SupervisedProcess
 
@@ -42,6 +43,7 @@ async def test_up_leaves_a_cluster_running_and_down_leaves_no_process(own_state:
     record = ClusterRecord.read(own_state / "one")
     assert record is not None
     assert shlex.split(first.stdout) == ["export", f"KUBECONFIG={record.kubeconfig}"]
+    assert f"end it with: {typed('down', 'one')}\n" in first.stderr
     pids = programs_of(record)
     try:
         assert len(pids) == 8
@@ -133,6 +135,14 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "cluster.json").write_text(text)
     with pytest.raises(ClusterError, match=r"cluster\.json is damaged"):
         ClusterRecord.read(tmp_path)
+
+
+def test_what_is_said_to_be_typed_starts_or_ends_that_very_cluster() -> None:
+    targets = (REPOSITORY / "Makefile").read_text()
+    assert (typed("up", "bayplan"), typed("down", "bayplan")) == ("make up", "make down")
+    assert "\nup: " in targets
+    assert "\ndown: " in targets
+    assert typed("down", "one") == ".venv/bin/python -m e2e.localcluster down --name one"
 
 
 def test_a_foreseen_failure_is_one_message_without_a_trace(own_state: Path) -> None:

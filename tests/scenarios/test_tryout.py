@@ -64,4 +64,5 @@ async def test_a_cluster_that_is_not_up_is_named(tmp_path: Path) -> None:
     )
     output, _ = await process.communicate()
     assert process.returncode == 1
-    assert output == b"no cluster absent is up; start it with: make up\n"
+    start = b".venv/bin/python -m e2e.localcluster up --name absent"
+    assert output == b"no cluster absent is up; start it with: " + start + b"\n"
