@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from bayplan.api.conditions import Reason
 from bayplan.api.inferencemodel import InferenceModelSpec
 from bayplan.api.inferencemodel_status import InferenceModelStatus, Stage
 from bayplan.api.revision import revision_hash, template_hash
@@ -24,7 +23,7 @@ from bayplan.planning.placement.topology import DEFAULT_TOPOLOGY, Topology
 from bayplan.reconcile.acceptance import accept_model
 from bayplan.reconcile.capacityplan.guidance import PlanGuidance, guide
 from bayplan.reconcile.capacityplan.view import PlanView
-from bayplan.reconcile.fleet import BY_MODEL, Fleet, NodeView
+from bayplan.reconcile.fleet import BY_MODEL, Fleet
 from bayplan.reconcile.gateways import Gateways
 from bayplan.reconcile.inferencemodel.children import ChildWriter
 from bayplan.reconcile.inferencemodel.course import Course, course_of, unused_candidate
@@ -39,6 +38,7 @@ from bayplan.reconcile.inferencemodel.status import Situation, build_status, inv
 from bayplan.reconcile.inferencemodel.statuswriter import Standing, StatusWriter, is_warning
 from bayplan.reconcile.inferencemodel.tools import Tools, Wish
 from bayplan.reconcile.inferencemodel.view import ModelView, view_model
+from bayplan.reconcile.inferencemodel.waking import Waker, is_behind
 from bayplan.reconcile.inferencemodel.warmup import WarmupTracker
 from bayplan.reconcile.pods import PodView
 from bayplan.reconcile.ports import EventSink, KeyQueue
@@ -49,9 +49,6 @@ from bayplan.telemetry.engine import EnginePort
 from bayplan.telemetry.sources import MetricsPort
 
 logger = logging.getLogger(__name__)
-
-CAPACITY_DELAY_SECONDS = 0.2
-"""Freed capacity is looked at once for a burst of events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,6 @@ class InferenceModelReconciler:
         self._port = port
         self._models = models
         self._fleet = fleet
-        self._quotas = quotas
         self._rollouts = rollouts
         self._plans = plans
         self._revisions = Revisions(fleet, children)
@@ -110,9 +106,7 @@ class InferenceModelReconciler:
         self._settings = settings
         self._now = now
         self._known: dict[str, _Known] = {}
-        self._pending: set[Key] = set()
         self._strangers: set[str] = set()
-        self.queue: KeyQueue | None = None
         self._tools = Tools(
             fleet=fleet,
             groups=GroupWriter(port, fleet, now=now),
@@ -137,14 +131,26 @@ class InferenceModelReconciler:
             now=now,
             sleep=sleep,
         )
-        models.subscribe(self._model_changed)
-        fleet.pods.subscribe(self._pod_changed)
-        fleet.nodes.subscribe(self._node_changed)
-        quotas.subscribe(self._quota_changed)
-        children.subscribe(self._child_changed)
-        rollouts.subscribe(self._rollout_changed)
-        plans.subscribe(self._plan_changed)
-        fleet.subscribe_freed(self._wake_pending)
+        models.subscribe(self._model_gone)
+        fleet.pods.subscribe(self._pod_gone)
+        self._waker = Waker(
+            models=models,
+            fleet=fleet,
+            quotas=quotas,
+            children=children,
+            rollouts=rollouts,
+            plans=plans,
+            holds=self._tools.holds,
+        )
+
+    @property
+    def queue(self) -> KeyQueue | None:
+        """Where models are queued that are to be reconciled."""
+        return self._waker.queue
+
+    @queue.setter
+    def queue(self, queue: KeyQueue) -> None:
+        self._waker.queue = queue
 
     def owns(self, uid: str) -> bool:
         """Whether a uid is that of an InferenceModel: only then do a pod's annotations count as a reservation."""
@@ -153,7 +159,7 @@ class InferenceModelReconciler:
     def is_behind(self, key: Key) -> bool:
         """Whether the stored status is about an older spec than the present one, or about none."""
         view = self._models.get(key)
-        return view is not None and view.observed_generation != view.generation
+        return view is not None and is_behind(view)
 
     async def close(self) -> None:
         """End background work."""
@@ -191,7 +197,7 @@ class InferenceModelReconciler:
                 guidance.spec,
                 standing.status,
                 unused=unused_candidate(rollout, model_uid=view.uid),
-                changed=lambda: self._enqueue(view.key),
+                changed=lambda: self._waker.enqueue(view.key),
             )
         )
         course = course_of(
@@ -206,7 +212,7 @@ class InferenceModelReconciler:
         wishes = self._revisions.wishes(
             view, spec, revision=known.revision, template=known.template, arms=course.arms, scaling=scaling
         )
-        work = ModelPass(self._tools, wishes, course.arms, view.key, changed=lambda: self._enqueue(view.key))
+        work = ModelPass(self._tools, wishes, course.arms, view.key, changed=lambda: self._waker.enqueue(view.key))
         if not standing.status.conditions and wishes[0].target.replicas:
             # A GitOps tool takes an object without a status for done. Reserving takes many requests: in a burst every
             # model gets its first status before the first of them is placed.
@@ -223,9 +229,9 @@ class InferenceModelReconciler:
         self._report_strangers(view)
         status = self._status(standing, course, wishes[0], work)
         if status.pending_replicas or work.findings.blocker is not None or work.side_blocker is not None:
-            self._pending.add(view.key)
+            self._waker.pending.add(view.key)
         else:
-            self._pending.discard(view.key)
+            self._waker.pending.discard(view.key)
         unwritten = await self._statuses.write_in_time(standing, status)
         if work.findings.error is not None:
             raise work.findings.error
@@ -310,98 +316,16 @@ class InferenceModelReconciler:
                 message = f"pod {pod.key.name} carries this model's labels but is not owned by it: ignored"
                 self._events.emit(view, reason="ForeignPod", message=message, warning=True)
 
-    # --- what wakes a model up -------------------------------------------------------------------------------------
+    def _model_gone(self, old: ModelView | None, new: ModelView | None) -> None:
+        if new is None and old is not None:
+            self._forget(old.key, old)
 
-    def _enqueue(self, key: Key) -> None:
-        if self.queue is not None:
-            self.queue.enqueue(key)
-
-    def _wake_pending(self, namespace: str | None = None) -> None:
-        if self.queue is not None:
-            for key in self._pending:
-                if namespace is None or key.namespace == namespace:
-                    self.queue.enqueue_after(key, CAPACITY_DELAY_SECONDS)
-
-    def _model_changed(self, old: ModelView | None, new: ModelView | None) -> None:
-        if new is None:
-            if old is not None:
-                self._forget(old.key, old)
-                self._wake_pending()
-            return
-        if old is None or old.generation != new.generation or old.deleting != new.deleting or self.is_behind(new.key):
-            self._enqueue(new.key)
-
-    def _pod_changed(self, old: PodView | None, new: PodView | None) -> None:
-        pod = new or old
-        if pod is None:
-            return
-        if pod.member is not None:
-            owner = self._models.by_uid(pod.member.owner_uid or "")
-            if owner is not None:
-                self._enqueue(owner.key)
-            elif new is not None and old is None:
-                named = Key(pod.key.namespace, pod.member.model)
-                if named in self._models:
-                    self._enqueue(named)
-        inspected = self._models.by_uid(pod.inspection.owner_uid) if pod.inspection is not None else None
-        if inspected is not None and (new is None or new.terminal):
-            self._enqueue(inspected.key)
-        freed = old is not None and not old.terminal and (new is None or new.terminal)
-        if freed:
-            self._wake_pending()
-        if new is None:
-            self._strangers.discard(pod.uid)
-
-    def _node_changed(self, old: NodeView | None, new: NodeView | None) -> None:
-        if old is not None and new is not None and (old.node, old.not_ready_since) == (new.node, new.not_ready_since):
-            return
-        name = (new or old).node.name if (new or old) else ""  # type: ignore[union-attr]
-        for key in self._models.keys() if new is None or old is None else self._on_node(name):
-            self._enqueue(key)
-        self._wake_pending()
-
-    def _plan_changed(self, old: PlanView | None, new: PlanView | None) -> None:
-        """Wake the models that name a plan, when what it says of them may have changed."""
-        plan = new or old
-        if plan is None or (old is not None and new is not None and old.status_json == new.status_json):
-            return
-        for model in self._models.values():
-            if model.capacity_plan == plan.key.name and model.key.namespace == plan.key.namespace:
-                self._enqueue(model.key)
-
-    def _on_node(self, name: str) -> set[Key]:
-        keys = set()
-        for pod in self._fleet.pods_on(name):
-            owner = self._models.by_uid(pod.member.owner_uid or "") if pod.member else None
-            if owner is not None:
-                keys.add(owner.key)
-        return keys
-
-    def _quota_changed(self, old: QuotaView | None, new: QuotaView | None) -> None:
-        quota = new or old
-        if quota is None:
-            return
-        for (uid, revision), hold in list(self._tools.holds.items()):
-            owner = self._models.by_uid(uid)
-            if hold.blocker.reason is Reason.QUOTA_EXCEEDED and owner and owner.key.namespace == quota.key.namespace:
-                del self._tools.holds[uid, revision]
-        self._wake_pending(quota.key.namespace)
-
-    def _rollout_changed(self, old: RolloutView | None, new: RolloutView | None) -> None:
-        """A Rollout counts what it sees every few seconds; only its plan and its word on revisions matter here."""
-        if old is None or new is None or old.generation != new.generation or _asks(old) != _asks(new):
-            for view in filter(None, (old, new)):
-                if view.model in self._models:
-                    self._enqueue(view.model)
-
-    def _child_changed(self, owner_uid: str) -> None:
-        """A service or budget was deleted, or a snapshot comes late: what was decided without it is looked at again."""
-        owner = self._models.by_uid(owner_uid)
-        if owner is not None:
-            self._enqueue(owner.key)
+    def _pod_gone(self, old: PodView | None, new: PodView | None) -> None:
+        if new is None and old is not None:
+            self._strangers.discard(old.uid)
 
     def _forget(self, key: Key, view: ModelView | None) -> None:
-        self._pending.discard(key)
+        self._waker.pending.discard(key)
         self._autoscaler.forget(key)
         self._tools.warmups.retain(key, ())
         self._tools.drains.retain(key, ())
@@ -417,8 +341,3 @@ def _is_new_target(status: InferenceModelStatus, scaling: ScalingPlan) -> bool:
     if scaling.status is None:
         return False
     return status.scaling is None or status.scaling.desired_replicas != scaling.replicas
-
-
-def _asks(view: RolloutView) -> tuple[object, ...]:
-    status = view.read_status()
-    return status.plan, status.phase, status.retained, status.proven, status.rejected, status.model_uid
