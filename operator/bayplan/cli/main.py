@@ -32,7 +32,9 @@ class _Commands(TyperGroup):
         gc.enable()
         command = getattr(module, cmd_name)
         if isinstance(command, typer.Typer):
-            return typer.main.get_command(command)
+            group = typer.main.get_command(command)
+            group.name = cmd_name  # the list of commands shows this one
+            return group
         single.command(cmd_name)(command)
         return typer.main.get_command(single)
 
