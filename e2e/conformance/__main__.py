@@ -1,8 +1,6 @@
 """`python -m e2e.conformance [--only NAME …] [--json]`: exit 0 only when every difference is listed with its reason.
 
-Then one start per family of models shows how the engine pages its KV cache, against `bayplan fit` (`--only cache-pages`
-alone). Ends with one InferenceModel taken from apply to a streamed answer and a rise in replicas on the real engine
-(`--only apply-to-answer` alone), and with the gateway in front of two real engines (`--only gateway` alone).
+After the comparison of requests come the parts that only a real engine can show (`parts`); each is a name for `--only`.
 """
 
 import asyncio
@@ -10,18 +8,16 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Annotated
 
-import aiohttp
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from e2e import realengine
-from e2e.conformance.cachepages import CachePages, CachePagesError, cache_pages
 from e2e.conformance.checks import check_names
 from e2e.conformance.compare import (
     KNOWN_DIFFERENCES,
@@ -31,27 +27,11 @@ from e2e.conformance.compare import (
     read_known,
 )
 from e2e.conformance.engines import REAL, SIMULATOR, EngineError
-from e2e.conformance.gatewaycheck import GatewayCheck, GatewayCheckError, gateway_on_real_engines
+from e2e.conformance.parts import PARTS, Finding, find
 from e2e.conformance.records import Json, flatten
 from e2e.conformance.run import Observations, observe
-from e2e.conformance.scalingcheck import ScalingCheckError
-from e2e.conformance.servedmodel import ServedModel, ServedModelError, apply_to_answer
-from e2e.localcluster import ClusterError
-from e2e.scenarios.stack import StackError
 
-APPLY_TO_ANSWER = "apply-to-answer"
-GATEWAY = "gateway"
-CACHE_PAGES = "cache-pages"
-NAMES = (*check_names(), CACHE_PAGES, APPLY_TO_ANSWER, GATEWAY)
-SERVING_FAILURES = (
-    ClusterError,
-    GatewayCheckError,
-    ScalingCheckError,
-    ServedModelError,
-    StackError,
-    TimeoutError,
-    aiohttp.ClientError,
-)
+NAMES = (*check_names(), *PARTS)
 EXPECTED_FAILURES = (
     EngineError,
     KnownDifferencesError,
@@ -75,23 +55,14 @@ class Outcome:
     comparison: Comparison
     simulator: Observations
     real: Observations
-    served: ServedModel | None
-    served_error: str | None
-    """Why the model was not served, where that was tried and failed."""
-    gateway: GatewayCheck | None
-    gateway_error: str | None
-    """What the gateway did wrong in front of real engines."""
-    caches: list[CachePages]
-    """How the real engine pages the caches of several families, beside what is planned."""
-    caches_error: str | None
-    """Why that could not be seen."""
+    findings: Mapping[str, Finding]
+    """By the name of the part."""
     seconds: float
 
     @property
     def passed(self) -> bool:
         """Whether nothing is left to explain or repair."""
-        errors = (self.served_error, self.gateway_error, self.caches_error)
-        return self.comparison.passed and errors == (None, None, None) and all(one.equal for one in self.caches)
+        return self.comparison.passed and all(finding.passed for finding in self.findings.values())
 
 
 def _say(text: str) -> None:
@@ -129,37 +100,12 @@ async def _run(wanted: Sequence[str]) -> Outcome:
     # One after the other: on few cores two busy engines would blur every timing that a check depends on.
     simulator = await observe(SIMULATOR, wanted=wanted, say=_say)
     real = await observe(REAL, wanted=wanted, say=_say)
-    caches: list[CachePages] = []
-    caches_error = None
-    if CACHE_PAGES in wanted:
-        try:
-            caches = await cache_pages(say=_say)
-        except CachePagesError as error:
-            caches_error = str(error)
-    served: ServedModel | None = None
-    served_error = None
-    if APPLY_TO_ANSWER in wanted:
-        try:
-            served = await apply_to_answer(say=_say)
-        except SERVING_FAILURES as error:
-            served_error = str(error)
-    gateway: GatewayCheck | None = None
-    gateway_error = None
-    if GATEWAY in wanted:
-        try:
-            gateway = await gateway_on_real_engines(say=_say)
-        except SERVING_FAILURES as error:
-            gateway_error = str(error) or type(error).__name__
+    findings = {name: await find(name, say=_say) for name in PARTS if name in wanted}
     return Outcome(
         comparison=compare(simulator=simulator.records, real=real.records, known=known),
         simulator=simulator,
         real=real,
-        served=served,
-        served_error=served_error,
-        gateway=gateway,
-        gateway_error=gateway_error,
-        caches=caches,
-        caches_error=caches_error,
+        findings=findings,
         seconds=time.monotonic() - started,
     )
 
@@ -171,12 +117,7 @@ def _as_json(outcome: Outcome) -> dict[str, Json]:
         "values": result.values,
         "differences": [asdict(difference) for difference in result.differences],
         "stale": [entry.path for entry in result.stale],
-        "apply_to_answer": None if outcome.served is None else asdict(outcome.served),
-        "apply_to_answer_error": outcome.served_error,
-        "gateway": None if outcome.gateway is None else asdict(outcome.gateway),
-        "gateway_error": outcome.gateway_error,
-        "cache_pages": [{**asdict(one), "equal": one.equal} for one in outcome.caches],
-        "cache_pages_error": outcome.caches_error,
+        "parts": {name: finding.as_json() for name, finding in outcome.findings.items()},
         "seconds": round(outcome.seconds, 1),
         "start_seconds": {
             "simulator": list(outcome.simulator.start_seconds),
@@ -213,37 +154,9 @@ def _print(outcome: Outcome) -> None:
             f"{result.values} values, {len(result.differences)} differences, {len(result.unlisted)} without a reason, "
             f"{len(result.stale)} stale; real engine: starts of {starts}, {outcome.real.resident_gb:.1f} GB resident"
         )
-    _print_caches(console, outcome)
-    if outcome.served is not None:
-        served = outcome.served
-        console.print(
-            f"apply to answer on vLLM {served.engine_version}: Ready after {served.ready_seconds:.0f} s, "
-            f"{served.tokens} tokens streamed from {served.address}, gone {served.gone_seconds:.0f} s after delete"
-        )
-        console.print(
-            f"scaling read {served.scaling.read_by_operator:.0f} tokens/s from it, clients got "
-            f"{served.scaling.seen_by_clients:.0f}: {served.scaling.desired_replicas} replicas desired"
-        )
-    if outcome.served_error is not None:
-        console.print(f"[red]apply to answer failed:[/] {outcome.served_error}")
-    if outcome.gateway is not None:
-        console.print(f"gateway on real engines: {outcome.gateway.summary()}")
-    if outcome.gateway_error is not None:
-        console.print(f"[red]gateway on real engines failed:[/] {outcome.gateway_error}")
+    for name, finding in outcome.findings.items():
+        console.print(f"[red]{name} failed:[/] {finding.error}" if finding.error else PARTS[name].show(finding.result))
     console.print(f"{outcome.seconds:.0f} s in all")
-
-
-def _print_caches(console: Console, outcome: Outcome) -> None:
-    if outcome.caches:
-        pages = Table(
-            "family", "blocks", "planned", "tokens", "planned", "", title="KV cache of 1 GiB, real and planned"
-        )
-        for one in outcome.caches:
-            row = (one.engine.blocks, one.planned.blocks, one.engine.tokens, one.planned.tokens)
-            pages.add_row(one.family, *map(str, row), "" if one.equal else "[red]differs[/]")
-        console.print(pages)
-    if outcome.caches_error is not None:
-        console.print(f"[red]cache pages failed:[/] {outcome.caches_error}")
 
 
 def _shown(value: Json) -> str:

@@ -77,6 +77,36 @@ def test_a_folder_is_read_without_its_weights(tmp_path: Path) -> None:
     assert known.weights == CheckpointSizes(2**19 + 512, 2**19, (2**18, 2**18), 0)
 
 
+LIBRARY = """
+class HfApi:
+    def get_safetensors_metadata(self, name, revision):
+        from huggingface_hub.utils import NotASafetensorsRepoError
+        raise NotASafetensorsRepoError(name)
+
+def hf_hub_download(name, file, revision):
+    return CONFIG
+"""
+"""Of a hub that has the model's config.json, and its weights in another format."""
+
+
+def test_a_model_on_the_hub_without_safetensors_is_read_by_its_config_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps(CONFIG))
+    library = tmp_path / "huggingface_hub"
+    library.mkdir()
+    (library / "__init__.py").write_text(f"CONFIG = {str(config)!r}\n{LIBRARY}")
+    (library / "utils.py").write_text("class NotASafetensorsRepoError(Exception): ...\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    code, text = said("acme/boat", tmp_path)
+
+    assert code == 0
+    assert set(json.loads(text)) == {"config"}
+    assert json.loads(text)["config"]["hidden_size"] == CONFIG["hidden_size"]
+
+
 def _cut(folder: Path) -> None:
     (folder / "model-0.safetensors").write_bytes(b"\x10")
 

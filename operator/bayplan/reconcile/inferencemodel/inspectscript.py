@@ -78,9 +78,13 @@ def local(folder: Path) -> tuple[dict[str, Any], list[tuple[str, int]]]:
 def hub(name: str, revision: str) -> tuple[dict[str, Any], list[tuple[str, int]]]:
     """Config and tensors of a model on the hub; headers are read in part, weights are not loaded."""
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 - of the engine's image
+    from huggingface_hub.utils import NotASafetensorsRepoError  # noqa: PLC0415
 
     config = json.loads(Path(hf_hub_download(name, "config.json", revision=revision)).read_bytes())
-    metadata = HfApi().get_safetensors_metadata(name, revision=revision)
+    try:
+        metadata = HfApi().get_safetensors_metadata(name, revision=revision)
+    except NotASafetensorsRepoError:
+        return config, []  # other formats have no headers to read; the architecture counts all the same
     tensors = [
         (tensor, entry.data_offsets[1] - entry.data_offsets[0])
         for one in metadata.files_metadata.values()
