@@ -5,7 +5,7 @@ goes on, unacknowledged as to its later epochs.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from bayplan.api.meta import parse_rfc3339
@@ -61,8 +61,7 @@ def view_rollout(raw: Mapping[str, Any]) -> RolloutView:
 
 def read_plan(raw: object) -> Plan:
     """Read `status.plan`. Raises ValueError (InvalidInput among them)."""
-    wire = RolloutPlan.model_validate(raw, by_alias=True, by_name=False)
-    return Plan(**{field.name: getattr(wire, field.name) for field in fields(Plan)})
+    return Plan.of(RolloutPlan.model_validate(raw, by_alias=True, by_name=False))
 
 
 def rollout_store() -> Store[RolloutView]:

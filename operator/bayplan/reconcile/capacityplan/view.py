@@ -10,6 +10,7 @@ from bayplan.api.validation import FieldError, parse_plan_spec
 from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.codec import dumps, loads
 from bayplan.cluster.resources import CAPACITY_PLANS, Key
+from bayplan.reconcile.rawobjects import as_mapping, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,15 @@ class PlanView:
 
 def view_plan(raw: Mapping[str, Any]) -> PlanView:
     """Project one CapacityPlan of the API server."""
-    meta, status = raw["metadata"], _mapping(raw.get("status"))
-    generation, observed = meta.get("generation"), status.get("observedGeneration")
+    meta, status = raw["metadata"], as_mapping(raw.get("status"))
     return PlanView(
         key=Key(meta["namespace"], meta["name"]),
         uid=meta["uid"],
         resource_version=version_number(meta["resourceVersion"]),
-        generation=generation if isinstance(generation, int) else 0,
+        generation=whole_number(meta.get("generation")) or 0,
         deleting=meta.get("deletionTimestamp") is not None,
-        observed_generation=observed if isinstance(observed, int) else None,
-        spec_json=dumps(_mapping(raw.get("spec"))),
+        observed_generation=whole_number(status.get("observedGeneration")),
+        spec_json=dumps(as_mapping(raw.get("spec"))),
         status_json=dumps(status),
     )
 
@@ -54,7 +54,3 @@ def view_plan(raw: Mapping[str, Any]) -> PlanView:
 def plan_store() -> Store[PlanView]:
     """Return an empty cache of CapacityPlans."""
     return Store(CAPACITY_PLANS)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

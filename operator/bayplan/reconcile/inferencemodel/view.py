@@ -13,6 +13,7 @@ from bayplan.cluster.cache import version_number
 from bayplan.cluster.codec import dumps, loads
 from bayplan.cluster.resources import Key
 from bayplan.reconcile.inferencemodel.manifests import ModelIdentity
+from bayplan.reconcile.rawobjects import as_mapping, whole_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +50,15 @@ class ModelView:
 def view_model(raw: Mapping[str, Any]) -> ModelView:
     """Project one InferenceModel of the API server."""
     meta = raw["metadata"]
-    generation = meta.get("generation")
-    spec, status = _mapping(raw.get("spec")), _mapping(raw.get("status"))
-    observed = status.get("observedGeneration")
+    spec, status = as_mapping(raw.get("spec")), as_mapping(raw.get("status"))
     return ModelView(
         key=Key(meta["namespace"], meta["name"]),
         uid=meta["uid"],
         resource_version=version_number(meta["resourceVersion"]),
-        generation=generation if isinstance(generation, int) else 0,
+        generation=whole_number(meta.get("generation")) or 0,
         deleting=meta.get("deletionTimestamp") is not None,
-        observed_generation=observed if isinstance(observed, int) else None,
-        capacity_plan=str(_mapping(spec.get("capacityPlanRef")).get("name") or ""),
+        observed_generation=whole_number(status.get("observedGeneration")),
+        capacity_plan=str(as_mapping(spec.get("capacityPlanRef")).get("name") or ""),
         spec_json=dumps(spec),
         status_json=dumps(status),
     )
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}

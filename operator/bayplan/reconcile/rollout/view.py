@@ -10,6 +10,7 @@ from bayplan.api.validation import FieldError, parse_rollout_spec
 from bayplan.cluster.cache import Store, version_number
 from bayplan.cluster.codec import dumps, loads
 from bayplan.cluster.resources import ROLLOUTS, Key
+from bayplan.reconcile.rawobjects import as_mapping, whole_number
 
 BY_MODEL = "model"
 
@@ -41,17 +42,17 @@ class RolloutView:
 def view_rollout(raw: Mapping[str, Any]) -> RolloutView:
     """Project one Rollout of the API server."""
     meta = raw["metadata"]
-    generation, spec = meta.get("generation"), _mapping(raw.get("spec"))
+    spec = as_mapping(raw.get("spec"))
     return RolloutView(
         key=Key(meta["namespace"], meta["name"]),
         uid=meta["uid"],
         resource_version=version_number(meta["resourceVersion"]),
-        generation=generation if isinstance(generation, int) else 0,
+        generation=whole_number(meta.get("generation")) or 0,
         created=str(meta.get("creationTimestamp") or ""),
         deleting=meta.get("deletionTimestamp") is not None,
-        model=Key(meta["namespace"], str(_mapping(spec.get("modelRef")).get("name") or "")),
+        model=Key(meta["namespace"], str(as_mapping(spec.get("modelRef")).get("name") or "")),
         spec_json=dumps(spec),
-        status_json=dumps(_mapping(raw.get("status"))),
+        status_json=dumps(as_mapping(raw.get("status"))),
     )
 
 
@@ -68,7 +69,3 @@ def rollouts_of(store: Store[RolloutView], model: Key) -> list[RolloutView]:
 def deciding(store: Store[RolloutView], model: Key) -> RolloutView | None:
     """Return the Rollout with the say over a model, None without one."""
     return next(iter(rollouts_of(store, model)), None)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
