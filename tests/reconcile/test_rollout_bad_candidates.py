@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.reconcile.staging import NEW, NEW_ENGINE, OLD, at_phase, begun, phase, staged
+from tests.reconcile.staging import NEW, NEW_ENGINE, OLD, STAGES, at_phase, begun, phase, staged
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +54,27 @@ async def test_a_candidate_whose_answers_are_worse_is_rolled_back_by_quality() -
     assert await cluster.flow(200, until=at_phase(cluster, key, "RollingBack", "RolledBack")), cluster.rollout(key)
     assert cluster.rollout(key)["cause"]["message"].startswith("quality-drop")
     assert {one["passed"] for one in cluster.rollout(key)["quality"]} == {0, 2}
+
+
+async def test_answers_of_a_trial_that_waits_are_asked_for_again_before_they_are_too_old() -> None:
+    asked = [{"name": name, "prompt": f"{name}?", "check": {"exact": "yes"}} for name in ("a", "b")]
+    gates = [{"name": "quality-drop", "limit": 0.1}]
+    stages = [STAGES[0], STAGES[2], STAGES[3] | {"approval": True}]
+    cluster, model, key = await staged(
+        promptSet={"name": "prompts"}, gates=gates, stages=stages, maxQualityAgeSeconds=60
+    )
+    cluster.add_config_map("prompts", prompts=json.dumps(asked))
+    cluster.edit_spec(model, engine=NEW_ENGINE)
+    assert await cluster.flow(
+        200, until=lambda: cluster.rollout_condition(key, "Progressing") == ("False", "AwaitingApproval")
+    )
+    for _ in range(30):
+        await cluster.flow(5)
+        assert cluster.rollout_condition(key, "Progressing") == ("False", "AwaitingApproval")
+        assert cluster.rollout_condition(key, "GatesPassed") == ("True", "AllPassed")
+
+    cluster.prompts.right = {pod["status"]["podIP"] for pod in cluster.by_image(OLD)}
+    assert await cluster.flow(60, until=at_phase(cluster, key, "RollingBack", "RolledBack"))
 
 
 async def test_a_crash_loop_holds_by_its_own_name_and_never_touches_serving() -> None:

@@ -153,7 +153,7 @@ def current_quality(
         "the answers are those to another prompt set": counts.prompt_set != prompt_set,
         "the answers are dated later than now": age < 0,
         "the answers are older than this attempt": counts.observed_at_seconds < since_seconds,
-        f"the answers are {float(age):g} s old, at most {float(oldest_seconds):g} s count": age > oldest_seconds,
+        f"the answers are older than {float(oldest_seconds):g} s": age > oldest_seconds,
     }
     doubt = next((why for why, holds in doubts.items() if holds), None)
     return counts.score if doubt is None else Unknown(doubt)

@@ -129,7 +129,9 @@ class Observer:
         ours = plan.serving if promoted else state.candidate
         theirs = (plan.previous or state.retained) if promoted else plan.serving
         if prompts is not None and state.phase in (*TRYING, Phase.REPLACING, Phase.RETAINED):
-            self._ask_prompts(view.key, prompts, model, state.judged_since_seconds, (ours, theirs))
+            # Asked again at half the age at which answers do not count any more: a trial that waits stays judged.
+            since = max(state.judged_since_seconds, now_seconds - policy.max_quality_age_seconds / 2)
+            self._ask_prompts(view.key, prompts, model, since, (ours, theirs))
         world = replace(
             world,
             serving=arm_heads(groups, plan.serving),
