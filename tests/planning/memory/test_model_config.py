@@ -247,3 +247,26 @@ def test_a_checkpoint_declares_the_type_of_its_cache(stated: dict[str, Any] | No
     if cache != "auto":
         reduced = reduced_config(llama(quantization_config=stated))
         assert stated_cache_type(reduced) == cache
+
+
+def test_what_a_file_leaves_to_its_class_is_filled_in() -> None:
+    """Gemma 3's published files leave out the vocabulary, and the 4B and 12B the size of a head."""
+    text = {"hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48, "sliding_window": 1024}
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 8}
+    model = parse_config({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {**text, **heads}})
+    silent = parse_config({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text}).attention
+
+    assert model.attention is not None
+    assert silent is not None
+    assert (model.vocab_size, model.attention.head_dim, model.max_position_embeddings) == (262208, 256, 131072)
+    assert (model.attention.kv_heads, silent.heads, silent.kv_heads) == (8, 8, 4)
+
+
+def test_expert_layers_are_named_one_by_one() -> None:
+    types = ["dense", *["sparse"] * 31]
+    model = parse_config(llama(architectures=["Qwen3MoeForCausalLM"], mlp_layer_types=types, **EXPERTS))
+
+    assert [layer.feed_forward for layer in model.layers[:2]] == [FeedForward.DENSE, FeedForward.EXPERTS]
+    for wrong in (types[:-1], "dense", [["dense"]] * 32):
+        with pytest.raises(InvalidInput, match="mlp_layer_types"):
+            parse_config(llama(architectures=["Qwen3MoeForCausalLM"], mlp_layer_types=wrong, **EXPERTS))

@@ -35,16 +35,31 @@ class Family:
     """The class takes hidden / heads and ignores a stated head_dim (seen on a started engine)."""
     default_state_bytes: int | None = None
     """Bytes per element of recurrent states where the file states none; None follows the model's dtype."""
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    """What the class assumes where the file is silent: files are saved without the fields that equal them."""
     prediction_layers: int = 0
     """Layers of multi-token prediction that the checkpoint has where the file states none [vLLM `speculative.py`]."""
     vision: str = ""
-    """Which vision tower comes with it: "siglip", "pixtral" or "qwen"; "" for none that is counted."""
+    """Which vision tower comes with it: "siglip", "pixtral", "qwen2" or "qwen"; "" for none that is counted."""
 
 
 _QK_NORM = Traits(qk_norm=True)
 _QKV_BIAS = Traits(qkv_bias=True)
 _GEMMA = Family(tied_by_default=True)
-_GEMMA3 = Family(traits=Traits(qk_norm=True, norms_per_layer=4), layer_period=6, tied_by_default=True)
+_GEMMA3_DEFAULTS: Mapping[str, int] = MappingProxyType(
+    {
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "max_position_embeddings": 131072,
+    }
+)
+"""Gemma3TextConfig of transformers; the published 4B, 12B and 27B leave these out."""
+_GEMMA3 = Family(
+    traits=Traits(qk_norm=True, norms_per_layer=4), layer_period=6, tied_by_default=True, defaults=_GEMMA3_DEFAULTS
+)
 _DEEPSEEK_V3 = Family(traits=Traits(router_bias=True))
 _QWEN3_5 = Family(traits=Traits(qk_norm=True), output_gate=True, default_state_bytes=4, vision="qwen")
 _QWEN3_5_MOE = Family(
@@ -70,7 +85,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "Gemma2ForCausalLM": Family(traits=Traits(norms_per_layer=4), layer_period=2, tied_by_default=True),
         "Gemma3ForCausalLM": _GEMMA3,
         "Gemma3ForConditionalGeneration": Family(
-            traits=_GEMMA3.traits, layer_period=6, tied_by_default=True, vision="siglip"
+            traits=_GEMMA3.traits, layer_period=6, tied_by_default=True, vision="siglip", defaults=_GEMMA3_DEFAULTS
         ),
         "Gemma4ForConditionalGeneration": Family(
             traits=Traits(qk_norm=True, norms_per_layer=4, layer_scalars=1), layer_period=6, tied_by_default=True
@@ -109,6 +124,16 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         ),
         "Phi3ForCausalLM": Family(),
         "Qwen2ForCausalLM": Family(traits=_QKV_BIAS, window_always=False, heads_divide_hidden=True),
+        "Qwen2MoeForCausalLM": Family(
+            traits=Traits(qkv_bias=True, shared_expert_gate=True),
+            shared_width="shared_expert_intermediate_size",
+            window_always=False,
+        ),
+        "Qwen2_5_VLForConditionalGeneration": Family(
+            traits=_QKV_BIAS, window_always=False, heads_divide_hidden=True, vision="qwen2"
+        ),
+        "Qwen3VLForConditionalGeneration": Family(traits=_QK_NORM, window_always=False, vision="qwen"),
+        "Qwen3VLMoeForConditionalGeneration": Family(traits=_QK_NORM, window_always=False, vision="qwen"),
         "Qwen3ForCausalLM": Family(traits=_QK_NORM, window_always=False),
         "Qwen3MoeForCausalLM": Family(traits=_QK_NORM, window_always=False),
         "Qwen3NextForCausalLM": Family(

@@ -35,13 +35,14 @@ _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 
 
 class ConfigFields:
-    """The fields of one config.json, nested ones first, each read with a check of its type."""
+    """The fields of one config.json, nested ones first, then what the class assumes; each with a check of its type."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, int]) -> None:
         nested = config.get("text_config") or config.get("llm_config")
         if nested and not isinstance(nested, Mapping):
             raise InvalidInput("text_config", f"must be a JSON object, not {str(nested)[:40]!r}")
-        self._levels: tuple[Mapping[str, Any], ...] = (nested, config) if isinstance(nested, Mapping) else (config,)
+        own = (nested, config) if isinstance(nested, Mapping) else (config,)
+        self._levels: tuple[Mapping[str, Any], ...] = (*own, defaults)
         self.missing: list[str] = []
 
     def raw(self, name: str) -> Any:
@@ -108,7 +109,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
         raise InvalidInput("config", "must be a JSON object")
     name = class_name(config)
     family = FAMILIES[name]
-    fields = ConfigFields(config)
+    fields = ConfigFields(config, family.defaults)
     layer_count = _layer_count(fields)
     hidden = fields.needed("hidden_size")
     vocabulary = fields.needed("vocab_size")
@@ -270,6 +271,12 @@ def _feed_forwards(fields: ConfigFields, *, layers: int, has_experts: bool, name
         return [kinds.get(letter, FeedForward.NONE) for letter in pattern]
     if not has_experts:
         return [FeedForward.DENSE] * layers
+    types = fields.raw("mlp_layer_types")
+    if types is not None:
+        named = {"dense": FeedForward.DENSE, "sparse": FeedForward.EXPERTS}
+        if not isinstance(types, list | tuple) or len(types) != layers or not all(str(kind) in named for kind in types):
+            raise InvalidInput("mlp_layer_types", f"must list all {layers} layers as dense or sparse")
+        return [named[str(kind)] for kind in types]
     first = fields.number("first_k_dense_replace") or 0
     step = fields.number("interleave_moe_layer_step", "moe_layer_freq", "decoder_sparse_step") or 1
     dense_only = fields.raw("mlp_only_layers") or ()

@@ -20,7 +20,9 @@ def vision_parameters(tower: str, config: Mapping[str, Any], *, hidden_size: int
         return _siglip(hidden_size)
     if tower == "pixtral":
         return _pixtral(hidden_size)
-    return _qwen(described, hidden_size) if isinstance(described, Mapping) else 0
+    if not isinstance(described, Mapping):
+        return 0
+    return _qwen2(described, hidden_size) if tower == "qwen2" else _qwen(described, hidden_size)
 
 
 def _biased_layer(width: int, inner: int) -> int:
@@ -43,8 +45,29 @@ def _pixtral(hidden_size: int) -> int:
     return layers * layer + 3 * _PATCH**2 * width + width + projection
 
 
+def _qwen2(described: Mapping[str, Any], hidden_size: int) -> int:
+    """Qwen 2.5 VL: gated layers with biases and one-sided norms, patches without a bias, a merger of two matrices."""
+    defaults = {
+        "depth": 32,
+        "hidden_size": 1280,
+        "intermediate_size": 3420,
+        "patch_size": 14,
+        "temporal_patch_size": 2,
+        "spatial_merge_size": 2,
+    }
+    size = {name: count(described.get(name, default), f"vision_config.{name}") for name, default in defaults.items()}
+    width, inner = size["hidden_size"], size["intermediate_size"]
+    layer = 4 * (width * width + width) + 3 * width * inner + 2 * inner + width + 2 * width
+    merged = width * size["spatial_merge_size"] ** 2
+    merger = width + merged * merged + merged + merged * hidden_size + hidden_size
+    return size["depth"] * layer + 3 * size["temporal_patch_size"] * size["patch_size"] ** 2 * width + merger
+
+
 def _qwen(described: Mapping[str, Any], hidden_size: int) -> int:
-    """Qwen 3.5: as `vision_config` describes it, with a merger of two biased matrices."""
+    """Qwen 3 VL and 3.5: as `vision_config` describes it, with a merger of two biased matrices.
+
+    Qwen 3 VL has one more merger, normed after merging, for each layer that it taps (`deepstack_visual_indexes`).
+    """
     defaults = {
         "depth": 27,
         "hidden_size": 1152,
@@ -59,5 +82,7 @@ def _qwen(described: Mapping[str, Any], hidden_size: int) -> int:
     merged = width * size["spatial_merge_size"] ** 2
     embedding = 3 * size["temporal_patch_size"] * size["patch_size"] ** 2 * width + width
     embedding += size["num_position_embeddings"] * width
-    merger = 2 * width + merged * merged + merged + merged * hidden_size + hidden_size
-    return size["depth"] * _biased_layer(width, size["intermediate_size"]) + embedding + merger
+    matrices = merged * merged + merged + merged * hidden_size + hidden_size
+    taps = described.get("deepstack_visual_indexes") or ()
+    mergers = 2 * width + matrices + len(taps if isinstance(taps, list | tuple) else ()) * (2 * merged + matrices)
+    return size["depth"] * _biased_layer(width, size["intermediate_size"]) + embedding + mergers
