@@ -118,6 +118,20 @@ async def test_an_edited_reservation_of_one_rank_takes_the_whole_group(edit: Cal
     assert not before & {pod["metadata"]["uid"] for pod in cluster.pods()}
 
 
+async def test_a_pod_that_somebody_released_to_another_node_goes_with_its_group() -> None:
+    """Whoever takes the gate away by hand lets the scheduler choose; status would name nodes that nobody holds."""
+    cluster, key = await serving(**TWO_NODES)
+    before = {pod["metadata"]["uid"] for pod in cluster.pods()}
+    second = cluster.pods()[1]
+    (free,) = {"n1", "n2", "n3"} - {pod["spec"]["nodeName"] for pod in cluster.pods()}
+    cluster.edit_pod(second, lambda pod: pod["spec"].update(nodeName=free))
+    await cluster.advance(10)
+    told = [event.message for event in cluster.operator.events.emitted if event.reason == "GroupBroken"]
+    assert len([message for message in told if "another node than its reservation names" in message]) == 1
+    assert cluster.status(key)["readyReplicas"] == 1
+    assert not before & {pod["metadata"]["uid"] for pod in cluster.pods()}
+
+
 # --- somebody else's pods ---------------------------------------------------------------------------------------------
 
 

@@ -102,6 +102,7 @@ class Defect(StrEnum):
     UNREADABLE = "the assignment annotation is unreadable"
     MIXED_PLANS = "the members are not those of one plan"
     ASTRAY = "a pod's labels do not name the model that owns it"
+    ELSEWHERE = "a pod is bound to another node than its reservation names"
     INCOMPLETE = "the group stayed incomplete past the limit"
     MEMBER_GONE = "a member disappeared after the group was released to the scheduler"
     UNCONFIRMED = "not all members were bound within the limit"
@@ -290,6 +291,8 @@ def _defect(draft: _Draft, now: datetime, limits: GroupLimits) -> Defect | None:
         or assignment.group != draft.name
     ):
         return Defect.MIXED_PLANS
+    if any(m.node is not None and m.rank is not None and m.node != assignment.ranks[m.rank].node for m in members):
+        return Defect.ELSEWHERE
     released = any(not m.gated for m in members)
     if draft.missing and released:
         return Defect.MEMBER_GONE
