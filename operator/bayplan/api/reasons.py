@@ -260,7 +260,8 @@ REASON_HELP: Final = MappingProxyType(
         Reason.SURGE_DOES_NOT_FIT: _help(
             _T.SURGE_FITS,
             _T.PROGRESSING,
-            means="The candidate's replicas of all stages have no room, or none on two nodes; nothing of it was started.",
+            means="The candidate's replicas of all stages have no room, or none on two nodes; nothing of it was "
+            "started.",
             do="Choose one of what the message lists. It goes on by itself when room appears.",
         ),
         Reason.SURGE_UNKNOWN: _help(_T.SURGE_FITS, _T.PROGRESSING, means="Placement has not answered yet."),

@@ -1,1 +1,1 @@
-"""One folder per kind, and one module per thing that kinds share: the fleet, pods, gateways, quality runs, writing statuses."""
+"""One folder per kind, and one module per thing that kinds share: the fleet, pods, gateways, statuses."""
