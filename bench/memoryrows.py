@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
+from bayplan.planning.layout.knownmodel import named_format
 from bayplan.planning.memory.catalogue import CatalogueModel, find_model
 from bayplan.planning.memory.formats import WeightFormat, weight_format
 from bayplan.planning.memory.gpucatalogue import Gpu, gpus_spelt, unlisted_gpu
@@ -254,7 +255,7 @@ def _format(row: Row, model: CatalogueModel | None) -> WeightFormat | None:
     catalogue's own checkpoint the catalogue's format is taken.
     """
     name = row["model"].lower()
-    named = next((kind for kind in ("nvfp4", "mxfp4", "fp8", "awq", "gptq", "autoround", "int4") if kind in name), "")
+    named = named_format(name) or ""
     own = model is not None and model.name.lower().rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1]
     native = model.native_format if model is not None and own else ""
     stated = native if native.startswith(row["quant"] or "-") else row["quant"]

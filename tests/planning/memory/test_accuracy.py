@@ -213,3 +213,22 @@ def test_no_engine_is_older_than_the_gpu_that_it_ran_on() -> None:
     old, new = observations([row(model="Qwen/Qwen3-8B"), row(model="Qwen/Qwen3-8B", gpu="GB10")])
 
     assert (old.version, new.version) == (EngineVersion(0, 8, 5), EngineVersion(0, 11, 0))
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ("RedHatAI/Llama-3.3-70B-Instruct-quantized.w4a16", "int4"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-block", "fp8"),
+        ("unsloth/Qwen3-8B-unsloth-bnb-4bit", "int4"),
+        ("nvidia/DeepSeek-R1-0528-FP4", "nvfp4"),
+        ("TheBloke/Mistral-7B-Instruct-v0.2-GPTQ", "gptq-4bit"),
+        ("Qwen/Qwen3-8B", "bf16"),
+        ("openai/gpt-oss-20b", "mxfp4"),
+    ],
+)
+def test_the_format_stands_in_a_checkpoints_name(model: str, kind: str) -> None:
+    (found,) = observations([row(model=model)])
+
+    assert found.format is not None
+    assert found.format.name == kind

@@ -26,6 +26,9 @@ _FORMAT_WORDS = {
     "w4a16": "int4",
     "int4": "int4",
     "int8": "int8",
+    "fp4": "nvfp4",
+    "4bit": "int4",
+    "8bit": "int8",
 }
 
 
