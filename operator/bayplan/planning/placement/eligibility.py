@@ -34,7 +34,7 @@ class Obstacle(StrEnum):
     TOO_LITTLE_MEMORY = "with too little memory for one pod"
     GPU_MEMORY = "of GPUs with too little memory"
     TAINTED = "tainted without a toleration"
-    EXCLUDED = "set aside after a failure"
+    EXCLUDED = "set aside after a failure or for another replica"
     GPUS_BUSY = "short of free GPUs"
     CPU_BUSY = "short of free CPU"
     MEMORY_BUSY = "short of free memory"
