@@ -81,6 +81,11 @@ KNOWN = [
     Known(named("DeepSeek-V3"), Split(16), None, "", "vLLM recipes DeepSeek-V3: 2048 / 16 = 128"),
     Known(named("DeepSeek-V3"), Split(32), Rule.QUANTIZED_BLOCKS, "tensor=16", "18432 / 32 = 4.5 × 128"),
     Known(named("Qwen2.5-72B", "gptq-4bit"), Split(8), Rule.QUANTIZED_BLOCKS, "tensor=1", "Qwen2.5 docs: pads 29,568"),
+    Known(
+        named("Qwen2.5-0.5B", "gptq-4bit"), Split(2), Rule.QUANTIZED_BLOCKS, "tensor=1", "auto_awq.py: 896 / 2 = 448"
+    ),
+    Known(named("Qwen2.5-0.5B"), Split(2), None, "", "nothing is packed"),
+    Known(named("Llama-3.2-1B", "awq-4bit"), Split(8), None, "", "auto_awq.py: 2048 / 8 = 2 × 128"),
     Known(named("gpt-oss-120b"), Split(8), None, "", "vLLM recipes gpt-oss: MXFP4 is padded"),
     # 5: experts
     Known(named("Mixtral-8x7B-v0.1"), Split(4, expert=True), None, "", "vLLM expert parallel docs"),

@@ -28,7 +28,7 @@ class Rule(StrEnum):
     INNER_WIDTH = "inner width"
     """`MergedColumnParallelLinear` and `FusedMoE`: the inner width divides."""
     QUANTIZED_BLOCKS = "quantized blocks"
-    """A slice holds whole blocks of the weights' scales [vllm#17604]."""
+    """A slice holds whole blocks of the weights' scales [vllm#17604; 0.32 `fp8_utils.py`, `auto_awq.py`]."""
     EXPERTS = "experts"
     """Experts divide over tensor × data ranks; without experts there is no expert parallelism [vllm#52435]."""
     STAGES = "pipeline stages"
@@ -65,6 +65,8 @@ class RuleFacts:
     vocab_size: int | None = None
     dense_widths: tuple[int, ...] = ()
     expert_width: int | None = None
+    attention_widths: tuple[int, ...] = ()
+    """Inner widths of the attention's output projections, which the ranks divide as they divide the heads."""
     block: int = 0
     """Columns that share a scale in the packed linear layers."""
     expert_block: int = 0
@@ -88,9 +90,23 @@ def rule_facts(model: ModelArchitecture, *, block: int = 0, expert_block: int = 
         vocab_size=model.vocab_size,
         dense_widths=tuple(width for width in (*dense, *shared) if width),
         expert_width=None if experts is None else experts.intermediate_size,
+        attention_widths=_attention_widths(model),
         block=block,
         expert_block=expert_block,
     )
+
+
+def _attention_widths(model: ModelArchitecture) -> tuple[int, ...]:
+    shape, found = model.attention, []
+    mixers = {layer.mixer for layer in model.layers}
+    if shape is not None and Mixer.LATENT in mixers and model.latent is not None:
+        found.append(shape.heads * model.latent.v_head_dim)
+    elif shape is not None:
+        kinds = (Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED)
+        found += [shape.heads * shape.of(mixer)[1] for mixer in kinds if mixer in mixers]
+    if Mixer.GATED_DELTA in mixers and model.linear is not None:
+        found.append(model.linear.value_heads * model.linear.value_head_dim)
+    return tuple(dict.fromkeys(found))
 
 
 def facts_for(model: ModelArchitecture, weights: WeightNumbers, *, block: int | None = None) -> RuleFacts:
@@ -154,9 +170,10 @@ def _inner_width(facts: RuleFacts, split: Split) -> Broken | None:
 
 
 def _quantized_blocks(facts: RuleFacts, split: Split) -> Broken | None:
-    for width, ranks, block, experts in _slices(facts, split):
+    inner = ((*one, "an expert's inner width" if one[3] else "the inner width") for one in _slices(facts, split))
+    attention = ((width, split.tensor, facts.block, False, "the attention's width") for width in facts.attention_widths)
+    for width, ranks, block, experts, what in (*inner, *attention):
         if ranks > 1 and block and (width // ranks) % block:
-            what = "an expert's inner width" if experts else "the inner width"
             return Broken(
                 Rule.QUANTIZED_BLOCKS,
                 f"{_sizes(split, experts)} cuts {what} of {width} into slices of {width // ranks}, which hold no whole "
