@@ -17,6 +17,9 @@ from rich.markup import escape
 from rich.rule import Rule
 
 Check = Callable[[dict[str, Any]], bool]
+MARGIN = "  "
+NARROWEST, LOG_WIDTH = 60, 120
+"""Columns of output: at least, and where no terminal says how many there are."""
 
 
 class SceneFailedError(Exception):
@@ -52,7 +55,7 @@ class Narrator:
     def came_back(self, text: str) -> None:
         """Show output."""
         for line in text.rstrip().splitlines():
-            self.console.print(f"  {escape(line.rstrip())}")
+            self.console.print(f"{MARGIN}{escape(line.rstrip())}")
 
     async def kubectl(self, line: str, *, quiet: bool = False) -> str:
         """Run `kubectl LINE`, show it and what came back; raises SceneFailedError when it fails."""
@@ -72,6 +75,32 @@ class Narrator:
         if process.returncode != 0:
             raise SceneFailedError(f"kubectl {line}: exit {process.returncode}: {text.strip()}")
         return text
+
+    async def bayplan(self, *arguments: str, fits: tuple[int, ...] = (0,)) -> tuple[int, str]:
+        """Run `bayplan ARGUMENTS` in the width there is; return its exit code, one of `fits`, and what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "bayplan", *arguments),
+            env={
+                **os.environ,
+                "KUBECONFIG": str(self._kubeconfig),
+                "COLUMNS": str(self._columns),
+                "NO_COLOR": "1",
+            },
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        output, errors = await process.communicate()
+        if process.returncode not in fits:
+            shown = " ".join(arguments)
+            raise SceneFailedError(f"bayplan {shown}: exit {process.returncode}: {errors.decode(errors='replace')}")
+        return process.returncode, output.decode(errors="replace")
+
+    @property
+    def _columns(self) -> int:
+        """What is left of a terminal beside the margin; a log is as wide as it is read comfortably."""
+        width = self.console.width if self.console.is_terminal else LOG_WIDTH
+        return max(NARROWEST, width) - len(MARGIN)
 
     async def model(self, name: str) -> dict[str, Any]:
         """Return an InferenceModel as stored."""

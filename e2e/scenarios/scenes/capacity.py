@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,12 +44,14 @@ async def _budget(stage: Stage, file: Path) -> None:
     proposed = file.with_name("pull-request.yaml")
     proposed.write_text(file.read_text(encoding="utf-8").replace("maxHourlyCost: 20", "maxHourlyCost: 5"), "utf-8")
     nodes = file.with_name("nodes.json")
-    _, saved = await _bayplan(stage, "inventory", shown="inventory > nodes.json")
+    tell.typed("bayplan inventory > nodes.json")
+    _, saved = await tell.bayplan("inventory")
     nodes.write_text(saved, encoding="utf-8")
     manifests = (str(proposed), f"{MODELS}/{MODEL}.yaml", "--nodes", str(nodes))
+    tell.typed("bayplan plan pull-request.yaml … --nodes nodes.json")
     (code, shown), (_, printed) = await asyncio.gather(
-        _bayplan(stage, "plan", *manifests, shown="plan pull-request.yaml … --nodes nodes.json"),
-        _bayplan(stage, "plan", *manifests, "--json"),
+        tell.bayplan("plan", *manifests, fits=(0, 1)),
+        tell.bayplan("plan", *manifests, "--json", fits=(0, 1)),
     )
     tell.came_back(shown)
     offline = next(o for o in json.loads(printed)["objects"] if o["kind"] == names.CAPACITYPLAN_KIND)
@@ -106,20 +106,3 @@ async def _until(stage: Stage, kind: str, reason: str) -> Json:
 
     await stage.tell.wait(reached, what=f"{kind} with reason {reason} on {PLAN}", timeout_seconds=LIMIT_SECONDS)
     return found
-
-
-async def _bayplan(stage: Stage, *arguments: str, shown: str = "") -> tuple[int, str]:
-    """Run the command as a pipeline would; return its exit code and what it printed."""
-    if shown:
-        stage.tell.typed(f"bayplan {shown}")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "bayplan", *arguments),
-        env={**os.environ, "KUBECONFIG": str(stage.system.cluster.kubeconfig_path), "COLUMNS": "160", "NO_COLOR": "1"},
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    output, errors = await process.communicate()
-    if process.returncode not in (0, 1):
-        raise SceneFailedError(f"bayplan {arguments[0]}: exit {process.returncode}: {errors.decode()}")
-    return process.returncode, output.decode()

@@ -7,7 +7,6 @@ request of it may fail.
 
 import asyncio
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -63,7 +62,7 @@ async def worse_candidate(stage: Stage) -> None:
         if status["cause"]["reason"] != "GateFailed" or "tpot" not in status["cause"]["message"]:
             raise SceneFailedError(f"it was rolled back for another reason: {status['cause']}")
         tell.say(f"{status['cause']['reason']}: {status['cause']['message']}")
-        await _bayplan(stage, "explain", MODEL)
+        await _rollout(stage, "explain", MODEL)
     _all_as_it_should(stage, answers, traffic)
     model = await tell.model(MODEL)
     current = condition(model, "Current")
@@ -95,7 +94,7 @@ async def good_candidate(stage: Stage) -> None:
     if not tried or not tried <= now:
         raise SceneFailedError(f"{len(tried - now)} of {len(tried)} pods that were tried do not serve")
     tell.say("the pods that were tried serve")
-    await _bayplan(stage, "status", MODEL)
+    await _rollout(stage, "status", MODEL)
 
 
 async def candidate_without_room(stage: Stage) -> None:
@@ -180,19 +179,11 @@ async def _slow_down(address: str) -> None:
             raise SceneFailedError(f"the engine took no fault: {await answer.text()}")
 
 
-async def _bayplan(stage: Stage, *arguments: str) -> None:
+async def _rollout(stage: Stage, *arguments: str) -> None:
     """Run `bayplan rollout …` and show it as the plugin it is."""
     stage.tell.typed(f"kubectl bayplan rollout {' '.join(arguments)}")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "bayplan", "rollout", *arguments),
-        *("--kubeconfig", str(stage.system.cluster.kubeconfig_path)),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
-    output, _ = await process.communicate()
-    stage.tell.came_back(output.decode(errors="replace"))
-    if process.returncode != 0:
-        raise SceneFailedError(f"bayplan rollout {' '.join(arguments)}: exit {process.returncode}")
+    _, shown = await stage.tell.bayplan("rollout", *arguments)
+    stage.tell.came_back(shown)
 
 
 def _all_as_it_should(stage: Stage, answers: Counter[str], traffic: TrafficWatch) -> None:
