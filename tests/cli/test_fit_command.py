@@ -381,7 +381,7 @@ def test_a_manifest_excludes_the_flags_that_it_states(tmp_path: Path) -> None:
     result = fit("-f", manifest(tmp_path), "--gpu", "H100", "-tp", 2)
 
     assert result.exit_code == 2
-    assert "leave their flags out" in result.stderr
+    assert "leave --tensor-parallel-size out" in result.stderr
 
 
 # --- other engines ----------------------------------------------------------------------------------------------------
@@ -474,3 +474,23 @@ def test_a_length_beyond_the_models_own_is_remarked_on() -> None:
 
     assert any("VLLM_ALLOW_LONG_MAX_MODEL_LEN" in text for text in long["remarks"])
     assert not any("VLLM_ALLOW_LONG_MAX_MODEL_LEN" in text for text in longest["remarks"])
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--max-model-len", 4096),
+        ("--kv-cache-dtype", "fp8"),
+        ("--concurrency", 64),
+        ("--engine", "sglang"),
+        ("--tensor-parallel-size", 1),
+        ("--enforce-eager",),
+    ],
+)
+def test_no_flag_beside_a_manifest_is_ignored(tmp_path: Path, flags: tuple[object, ...]) -> None:
+    manifest = write(tmp_path / "model.yaml", yaml.safe_dump(model(MINIMAL_SPEC)))
+
+    assert fit("--filename", manifest, "--gpu", "H100", "--what-if").exit_code in (0, 1)
+    result = fit("--filename", manifest, "--gpu", "H100", *flags)
+    assert result.exit_code == 2
+    assert f"leave {flags[0]} out" in result.stderr

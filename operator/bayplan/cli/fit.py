@@ -49,11 +49,15 @@ PIPE_WIDTH = 160
 DOES_NOT_FIT, INVALID = 1, 2
 DEFAULT_NODE = 8
 DEFAULT_LORA_RANK = 16
+_BESIDE_A_MANIFEST = frozenset(
+    {"filename", "gpu", "gpu_memory_gib", "gpus_per_node", "nodes", "compare_gpus", "what_if", "as_json", "strict"}
+)
 _FLAGS = "Engine flags, by vLLM's names"
 _LAYOUT = "Layout; derived as a whole where none of it is stated"
 
 
 def fit(
+    context: typer.Context,
     *,
     filename: Annotated[Path | None, typer.Option("--filename", "-f", help="Manifest of an InferenceModel.")] = None,
     config: Annotated[Path | None, typer.Option(help="The model's config.json.")] = None,
@@ -142,7 +146,7 @@ def fit(
         wanted = _wanted(tensor, pipeline, data, expert=expert, decode_context=decode_context)
         _check_sizes(wanted, gpus_per_node=gpus_per_node, nodes=nodes, concurrency=concurrency)
         if filename is not None:
-            _check_alone(wanted, config=config, model=model, weights=weights, quantization=quantization)
+            _check_alone(context)
             questions = _of_manifest(filename, gpu, gpu_memory_gib, gpus_per_node=gpus_per_node, nodes=nodes)
         else:
             flags = EngineFlags(
@@ -204,9 +208,14 @@ def _wanted(
     return Wanted(expert=expert, **{name: 1 if size is None else size for name, size in sizes.items()})
 
 
-def _check_alone(wanted: Wanted, **given: object) -> None:
-    if wanted != Wanted() or any(value is not None for value in given.values()):
-        raise InvalidInput("filename", "a manifest states model and layout itself: leave their flags out")
+def _check_alone(context: typer.Context) -> None:
+    """Beside a manifest only the GPU, its nodes and the form of the answer may be stated; nothing is ignored."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and name not in _BESIDE_A_MANIFEST:
+            flag = max(parameter.opts, key=len)
+            raise InvalidInput("filename", f"a manifest states model, engine and layout itself: leave {flag} out")
 
 
 def _check_sizes(wanted: Wanted, *, gpus_per_node: int, nodes: int, concurrency: int) -> None:
