@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -33,7 +34,11 @@ async def play(kubeconfig: str, inventory: Path) -> None:
         nodes = len((await running.api.get("/api/v1/nodes"))["items"])
         print(f"{nodes} nodes; operator on {running.operator_url(running.operators[0])}, logs in {cluster.folder}")
         print(
-            f"{READY}\n  export KUBECONFIG={kubeconfig}\n  kubectl apply -f examples/llama-8b.yaml\n  bayplan status -w"
+            f"{READY}\n"
+            f"  export KUBECONFIG={shlex.quote(kubeconfig)}\n"
+            f'  export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"   # kubectl and bayplan\n'
+            "  kubectl apply -f examples/llama-8b.yaml\n"
+            "  bayplan status --watch"
         )
         print("Ctrl-C ends nodes and operator; `make down` ends the cluster.", flush=True)
         await ended.wait()

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,6 +47,10 @@ async def test_nodes_and_operator_come_and_go(
         rest = await asyncio.wait_for(process.stdout.read(), timeout=60)
         assert await process.wait() == 0
         assert b"Traceback" not in rest
+        lines = [line.strip() for line in rest.decode().splitlines()]
+        (shell,) = [line.partition("#")[0] for line in lines if line.startswith("export PATH=")]
+        found = subprocess.run(["sh", "-c", f"{shell}\ncommand -v bayplan"], capture_output=True, text=True, check=True)
+        assert Path(found.stdout.strip()) == Path(sys.executable).with_name("bayplan")
     finally:
         if process.returncode is None:
             process.terminate()
