@@ -7,9 +7,9 @@ import pytest
 
 from bayplan.api.rolloutwords import Phase
 from bayplan.cluster.controller import Result
-from bayplan.cluster.resources import INFERENCE_MODELS, LEASES, Key
+from bayplan.cluster.resources import INFERENCE_MODELS, LEASES, PODS, Key
 from tests.reconcile.operators import HOME
-from tests.reconcile.staging import NEW_ENGINE, OLD, PACE, STAGES, Staging, at_phase, begun, phase, staged
+from tests.reconcile.staging import NEW, NEW_ENGINE, OLD, PACE, STAGES, Staging, at_phase, begun, phase, staged
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +47,38 @@ async def test_a_warm_up_that_holds_is_looked_at_when_something_changes() -> Non
     assert cluster.counts.reads >= measured + 40 / PACE - 1, "it went on being measured"
     assert phase(cluster, key) == "Warm"
     assert looks.counts[key] == 0
+
+
+async def test_a_start_is_looked_at_when_a_replica_comes_and_when_it_is_ready_and_no_more() -> None:
+    cluster, model, key = await staged()
+    cluster.dead_nodes |= {"n1", "n2", "n3", "n4"}
+    cluster.edit_spec(model, engine=NEW_ENGINE)
+    assert await cluster.flow(60, until=at_phase(cluster, key, "Warm"))
+    await cluster.flow(15)
+    looks, before = Looks(cluster), cluster.api.version
+    for number in range(8):
+        for pod in cluster.by_image(NEW):
+            change_waiting(cluster, pod["metadata"]["name"], number)
+        await cluster.run()
+    assert cluster.api.version >= before + 16
+    assert looks.counts[key] == 0
+
+    for pod in cluster.by_image(NEW):
+        cluster.api.edit(PODS, Key("team", pod["metadata"]["name"]), lambda pod: pod["status"].pop("containerStatuses"))
+    cluster.dead_nodes.clear()
+    await cluster.flow(10)
+    assert looks.counts[key] >= 1
+    assert cluster.rollout_condition(key, "CandidateWarm") == ("True", "Warm")
+
+
+def change_waiting(cluster: Staging, name: str, number: int) -> None:
+    """What a kubelet says of an image that it is still pulling."""
+
+    def write(pod: Any) -> None:
+        waiting = {"reason": "ContainerCreating", "message": f"{number} of 8 layers"}
+        pod["status"]["containerStatuses"] = [{"name": "engine", "state": {"waiting": waiting}}]
+
+    cluster.api.edit(PODS, Key("team", name), write)
 
 
 def tell_progress(cluster: Staging, model: Key, number: int) -> None:

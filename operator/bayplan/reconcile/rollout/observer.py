@@ -102,7 +102,11 @@ class Observer:
         spec, status = parse_spec(view.read_spec()), view.read_status()
         if not isinstance(spec, InferenceModelSpec) or not status.revisions.target:
             return None
-        return RolledModel(view, spec, status, self._fleet.groups_of(view.uid, self._limits))
+        return RolledModel(view, spec, status, self.groups(view))
+
+    def groups(self, view: ModelView) -> tuple[Group, ...]:
+        """The model's groups as its pods are now."""
+        return self._fleet.groups_of(view.uid, self._limits)
 
     def world(self, case: Case) -> World:
         """What the next decision looks at."""

@@ -37,6 +37,7 @@ from bayplan.reconcile.rollout.stored import policy_of, seconds_of, state_of
 from bayplan.reconcile.rollout.view import RolloutView, rollouts_of, view_rollout
 from bayplan.reconcile.rollout.world import (
     next_time,
+    seen_of,
     with_known_rejections,
 )
 from bayplan.reconcile.statuses import apply_status
@@ -94,6 +95,8 @@ class RolloutReconciler:
             sleep=sleep,
             pace_seconds=settings.rollout_seconds,
         )
+        self._seen: dict[str, tuple[object, ...]] = {}
+        """Per uid of a model: what of its pods was there when its Rollouts were last woken for them."""
         self.queue: KeyQueue | None = None
         rollouts.subscribe(self._rollout_changed)
         models.subscribe(self._model_changed)
@@ -226,6 +229,8 @@ class RolloutReconciler:
 
     def _model_changed(self, old: ModelView | None, new: ModelView | None) -> None:
         """A model's status tells of every step of a start; only what a decision reads of it matters here."""
+        if new is None and old is not None:
+            self._seen.pop(old.uid, None)
         view = new or old
         if view is None or not rollouts_of(self._rollouts, view.key):
             return
@@ -235,7 +240,11 @@ class RolloutReconciler:
     def _pod_changed(self, old: PodView | None, new: PodView | None) -> None:
         pod = new or old
         owner = self._models.by_uid(pod.member.owner_uid or "") if pod is not None and pod.member is not None else None
-        if owner is not None:
+        if owner is None or not rollouts_of(self._rollouts, owner.key):
+            return
+        seen = seen_of(self._observer.groups(owner))
+        if self._seen.get(owner.uid) != seen:
+            self._seen[owner.uid] = seen
             self._wake(owner.key)
 
     def _lease_changed(self, old: GatewayView | None, new: GatewayView | None) -> None:

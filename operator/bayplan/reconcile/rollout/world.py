@@ -90,6 +90,12 @@ def leaving_streams(state: RolloutState, memory: Memory, groups: Sequence[Group]
     return memory.streams
 
 
+def seen_of(groups: Sequence[Group]) -> tuple[object, ...]:
+    """All that a decision sees of a model's pods. A start passes through a dozen states that are none of it."""
+    revisions = sorted({group.revision for group in groups})
+    return tuple((one, arm_heads(groups, one), engine_pods(groups, one, ready=False)) for one in revisions)
+
+
 _AT_EACH_ROUND = (Phase.PAPER, Phase.SHADOW, Phase.CANARY, Phase.REPLACING, Phase.RETAINED)
 """Phases in which each measurement may decide: a window to count, or, on paper, room that nobody tells of."""
 
