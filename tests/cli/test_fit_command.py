@@ -494,3 +494,11 @@ def test_no_flag_beside_a_manifest_is_ignored(tmp_path: Path, flags: tuple[objec
     result = fit("--filename", manifest, "--gpu", "H100", *flags)
     assert result.exit_code == 2
     assert f"leave {flags[0]} out" in result.stderr
+
+
+def test_a_block_that_no_attention_backend_takes_is_refused() -> None:
+    assert fit(*LLAMA, "--gpu", "H100", "--block-size", 48).exit_code == 0
+    result = fit(*LLAMA, "--gpu", "H100", "--block-size", 7)
+
+    assert result.exit_code == 2
+    assert "block_size: must be 1 or a multiple of 16, not 7" in result.stderr

@@ -14,6 +14,9 @@ from bayplan.planning.memory.weights import WeightNumbers
 from bayplan.planning.numbers import InvalidInput, count, not_negative, share
 
 MAX_TOKENS = 10**9
+BLOCK_STEP = 16
+"""Every attention backend takes blocks of a multiple of this, those of ROCm's MLA of 1 [vLLM 0.32
+`get_supported_kernel_block_sizes`]."""
 _DTYPES = {"auto": None, "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 
 
@@ -56,6 +59,8 @@ class EngineFlags:
         if self.gpu_memory_utilization is not None:
             utilization = share(self.gpu_memory_utilization, "gpu_memory_utilization")
             object.__setattr__(self, "gpu_memory_utilization", utilization)
+        if self.block_size is not None and self.block_size % BLOCK_STEP and self.block_size != 1:
+            raise InvalidInput("block_size", f"must be 1 or a multiple of {BLOCK_STEP}, not {self.block_size}")
         count(self.speculative_tokens, "speculative_tokens", least=0)
         kv_element_bytes(self.kv_cache_dtype, model_element_bytes=2)
         _ = self.states
