@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 
 from bayplan.api.rolloutwords import Phase
+from bayplan.cluster.clock import sleep
 from bayplan.cluster.controller import Result
 from bayplan.cluster.resources import INFERENCE_MODELS, LEASES, PODS, Key
+from bayplan.reconcile.rollout.sampling import RolloutSampler, Round
+from bayplan.reconcile.rollout.stored import seconds_of
+from bayplan.telemetry.rolloutcounts import CountedModel
 from tests.reconcile.operators import HOME
 from tests.reconcile.staging import NEW, NEW_ENGINE, OLD, PACE, STAGES, Staging, at_phase, begun, phase, staged
 
@@ -175,3 +179,26 @@ async def test_a_capacity_plan_is_woken_by_the_end_of_a_trial() -> None:
     await cluster.flow(5)
     assert phase(cluster, key) in ("RollingBack", "RolledBack")
     assert plan.woken >= 1
+
+
+@pytest.mark.parametrize(("pace", "least", "most"), [(0.5, 39, 41), (1.0, 29, 31), (5.0, 12, 13)])
+async def test_decisions_are_asked_for_less_often_than_a_hot_loop_however_often_is_measured(
+    pace: float, least: int, most: int
+) -> None:
+    cluster = Staging()
+    sampler = RolloutSampler(
+        cluster.counts,
+        cluster.engine,
+        cluster.api,
+        now_seconds=lambda: seconds_of(cluster.now()),
+        sleep=lambda seconds: sleep(cluster.clock, seconds),
+        pace_seconds=pace,
+    )
+    asked: list[str] = []
+    round_ = Round(CountedModel("team", "llama", "u"), "llama", [], serving=frozenset)
+    sampler.ensure(Key("team", "llama"), "u", ask=lambda: round_, changed=lambda: asked.append("again"))
+    await cluster.clock.advance(60)
+    await sampler.close()
+
+    assert cluster.counts.reads >= 60 / pace
+    assert least <= len(asked) <= most

@@ -31,6 +31,8 @@ MOST_PROBED = 64
 PROBE_SECONDS = 30.0
 PROMPTS_SECONDS = 30
 """Time after which the ConfigMap with prompts is read again."""
+LEAST_SECONDS = 1.5
+"""Decisions are asked for at most so often, however often is measured: what was counted meanwhile is one window."""
 _NOT_MEASURED = Unknown("not measured yet")
 
 
@@ -71,7 +73,8 @@ class Memory:
     rounds: int = 0
     """Measurements so far."""
     told: object = None
-    """What was new when a decision was last asked for."""
+    """What was new when a decision was last asked for; and when that was."""
+    told_at_seconds: Fraction = Fraction(0)
     look: Look | None = None
     """The latest one."""
     counted: Look | None = None
@@ -144,12 +147,17 @@ class RolloutSampler:
                 if round_ is not None:
                     await self._measure(memory, round_)
                     memory.rounds += 1
-                    if (news := round_.news(memory)) != memory.told:
-                        memory.told = news
-                        changed()
+                    self._tell(memory, round_.news(memory), changed)
             except Exception:
                 logger.exception("a measurement failed; the next one is due in %g s", self._pace_seconds)
             await self._sleep(self._pace_seconds)
+
+    def _tell(self, memory: Memory, news: object, changed: Callable[[], None]) -> None:
+        """Ask for a decision on what is new; what comes too soon after the last time is news of a later measurement."""
+        at = self._now_seconds()
+        if news != memory.told and at >= memory.told_at_seconds + Fraction(LEAST_SECONDS):
+            memory.told, memory.told_at_seconds = news, at
+            changed()
 
     async def _measure(self, memory: Memory, round_: Round) -> None:
         at = self._now_seconds()
