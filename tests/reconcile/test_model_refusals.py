@@ -338,6 +338,24 @@ async def test_an_invalid_spec_is_refused_with_its_field_and_keeps_what_runs(cha
     assert cluster.api.write_count() == writes
 
 
+async def test_what_a_refused_spec_interrupts_goes_on_once_it_is_corrected() -> None:
+    cluster = world()
+    key = cluster.add_model(replicas=2)
+    await cluster.run()
+    cluster.exit_engine(cluster.pod_names()[0])
+    await cluster.advance(1)
+    before = cluster.pod_names()
+    cluster.edit_spec(key, placement={"spread": {"level": "galaxy"}})
+    await cluster.advance(600)
+    assert cluster.pod_names() == before
+    status = cluster.status(key)
+    assert (status["readyReplicas"], status["pendingReplicas"]) == (1, 1)
+    cluster.edit_spec(key, placement={"spread": {"level": "zone"}})
+    await cluster.advance(30)
+    assert cluster.reason(key, "Ready") == ("True", "Ready")
+    assert cluster.pod_names() != before
+
+
 async def test_a_name_too_long_for_pods_is_refused() -> None:
     cluster = world()
     key = cluster.add_model("a" * 41)

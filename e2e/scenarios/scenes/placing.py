@@ -37,7 +37,11 @@ async def first_model(stage: Stage) -> None:
     name = model["spec"]["model"]["name"]
     stage.tell.typed(f'curl http://{address}:8000/v1/completions -d \'{{"model": "{name}", …, "max_tokens": 16}}\'')
     answer = await complete(address, name, "A bay plan says", 16)
-    stage.tell.came_back(f"{answer['choices'][0]['text'].strip()}\nusage: {answer['usage']}")
+    used = answer["usage"]
+    stage.tell.came_back(
+        f"{answer['choices'][0]['text'].strip()}\n"
+        f"usage: {used['prompt_tokens']} prompt tokens, {used['completion_tokens']} completion tokens"
+    )
     stage.tell.typed('curl -N … "stream": true')
     async with streaming(address, name, "A bay plan says", 24) as stream:
         await asyncio.wait_for(stream.done.wait(), 20)

@@ -33,7 +33,8 @@ REASON_HELP: Final = MappingProxyType(
             _T.INPUTS_COMPLETE,
             _T.STALLED,
             means="The spec holds a value that the API server could not refuse, or that an older version accepted.",
-            do="Correct the field that the message names; it says what is accepted. Running replicas stay as they are.",
+            do="Correct the field that the message names; it says what is accepted. Running replicas stay as they are; "
+            "of an InferenceModel none is started, warmed, replaced or removed until then.",
         ),
         Reason.FITS: _help(
             _T.MEMORY_FIT,
