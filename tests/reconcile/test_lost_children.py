@@ -1,5 +1,6 @@
 """Services, budgets and snapshots that others delete or change while a model serves."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,6 +23,79 @@ async def test_a_child_that_somebody_deletes_is_made_again_at_once(resource: Res
     await cluster.run()
     assert keys(cluster, resource) == [child]
     assert cluster.status(key) == before
+
+
+def _selector(body: dict[str, Any]) -> None:
+    body["spec"]["selector"] = {"app": "another"}
+
+
+def _narrower(body: dict[str, Any]) -> None:
+    body["spec"]["selector"] = {**body["spec"]["selector"], "zone": "b"}
+
+
+def _port(body: dict[str, Any]) -> None:
+    body["spec"]["ports"] = [{"name": "http", "port": 80, "targetPort": 8000, "protocol": "TCP"}]
+
+
+def _no_budget(body: dict[str, Any]) -> None:
+    body["spec"]["minAvailable"] = 0
+
+
+@pytest.mark.parametrize(
+    ("resource", "edit", "field"),
+    [
+        (SERVICES, _selector, "selector"),
+        (SERVICES, _narrower, "selector"),
+        (SERVICES, _port, "ports"),
+        (PDBS, _no_budget, "minAvailable"),
+    ],
+)
+async def test_what_somebody_changes_of_a_child_is_put_back_at_once(
+    resource: Resource, edit: Callable[[dict[str, Any]], None], field: str
+) -> None:
+    cluster, _ = await serving_replicas(1, nodes=1)
+    (child,) = keys(cluster, resource)
+    before = cluster.objects(resource)[0]
+    cluster.api.edit(resource, child, edit)
+    await cluster.run()
+    (after,) = cluster.objects(resource)
+    assert after["spec"][field] == before["spec"][field]
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+
+
+async def test_what_others_add_to_a_child_stays() -> None:
+    cluster, _ = await serving_replicas(1, nodes=1)
+    (service,) = keys(cluster, SERVICES)
+
+    def filled_in(body: dict[str, Any]) -> None:
+        body["metadata"].setdefault("annotations", {})["example.com/mesh"] = "yes"
+        body["spec"] |= {"clusterIP": "10.0.0.7", "internalTrafficPolicy": "Local"}
+        body["spec"]["ports"][0] |= {"protocol": "TCP", "nodePort": 30007}
+
+    cluster.api.edit(SERVICES, service, filled_in)
+    writes = cluster.api.write_count()
+    await cluster.run()
+    (after,) = cluster.objects(SERVICES)
+    assert after["spec"]["internalTrafficPolicy"] == "Local"
+    assert after["metadata"]["annotations"]["example.com/mesh"] == "yes"
+    assert cluster.api.write_count() == writes
+
+
+async def test_a_webhook_that_changes_a_child_again_is_no_endless_fight() -> None:
+    cluster, _ = await serving_replicas(1, nodes=1)
+    (service,) = keys(cluster, SERVICES)
+    admit = cluster.api._admit
+
+    def webhook(verb: str, resource: Resource, obj: dict[str, Any]) -> None:
+        admit(verb, resource, obj)
+        if resource == SERVICES:
+            _narrower(obj)
+
+    cluster.api._admit = webhook  # type: ignore[method-assign]
+    cluster.api.edit(SERVICES, service, _selector)
+    writes = cluster.api.write_count()
+    await cluster.run()
+    assert cluster.api.write_count() == writes + 1
 
 
 async def test_a_budget_whose_status_its_controller_writes_wakes_nobody() -> None:

@@ -1,7 +1,7 @@
 """The other children of a model: revision snapshots, services, disruption budgets.
 
-Each is created once and never applied over: they are ours alone, their names are deterministic, and what may change on
-them (the recorded layouts) is patched with the uid as a guard.
+Their names are deterministic, and they are ours alone: what somebody else changes of what Bayplan states is put back,
+what others add beside it stays. Every patch has the uid as a guard.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +24,7 @@ from bayplan.reconcile.inferencemodel import manifests, podpatches
 from bayplan.reconcile.inferencemodel.groups import WorldChangedError
 from bayplan.reconcile.inferencemodel.manifests import ModelIdentity
 
+_IMMUTABLE = frozenset({"clusterIP"})
 KEPT_REVISIONS = 10
 """Snapshots kept besides those that pods still run."""
 
@@ -44,6 +45,8 @@ class ChildView:
     """Of a ControllerRevision: what was read of the model's own files."""
     snapshot: bytes = b""
     """Of a ControllerRevision: the part of the spec that its hash covers, as JSON."""
+    spec: bytes = b""
+    """Of a Service or PodDisruptionBudget: its spec, as JSON."""
 
 
 def view_child(raw: Mapping[str, Any]) -> ChildView:
@@ -61,6 +64,7 @@ def view_child(raw: Mapping[str, Any]) -> ChildView:
         deleting=meta.get("deletionTimestamp") is not None,
         inspected=str((meta.get("annotations") or {}).get(names.ANNOTATION_INSPECTED, "")),
         snapshot=dumps(raw["data"]) if isinstance(raw.get("data"), Mapping) else b"",
+        spec=dumps(raw["spec"]) if isinstance(raw.get("spec"), Mapping) else b"",
     )
 
 
@@ -85,12 +89,17 @@ class ChildWriter:
         self.budgets = budgets
         self.revisions = revisions
         self._by_us = False
+        self._as_stated: dict[tuple[Resource, Key], int] = {}
+        """Versions of services and budgets that have been held against what Bayplan states."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with the owner's uid when somebody else makes, changes or deletes a child."""
 
         def heard(old: ChildView | None, new: ChildView | None) -> None:
             child = new or old
+            if old is not None and new is None:
+                for resource in (SERVICES, PDBS):
+                    self._as_stated.pop((resource, old.key), None)
             if child is None or self._by_us:
                 return
             if old is not None and new is not None and replace(old, resource_version=new.resource_version) == new:
@@ -212,9 +221,11 @@ class ChildWriter:
         if multi_node:
             bodies.append(manifests.ranks_service(model))
         for body in bodies:
-            key = Key(model.namespace, body["metadata"]["name"])
-            if self._own(self.services, key, model) is None:
+            found = self._own(self.services, Key(model.namespace, body["metadata"]["name"]), model)
+            if found is None:
                 await self._create(SERVICES, self.services, body, model)
+            elif not self._is_checked(SERVICES, found):
+                await self._put_back(SERVICES, self.services, found, body)
 
     async def drop_ranks_service(self, model: ModelIdentity) -> None:
         """Have none that names ranks: no group is over several nodes any more, and none can be."""
@@ -234,9 +245,14 @@ class ChildWriter:
         kept = {*wanted, *(group.name for group in others)}
         present = {child.key.name: child for child in self.budgets.by_index(BY_OWNER, model.uid)}
         for name, pods in wanted.items():
-            if name not in present:
-                body = manifests.disruption_budget(model, group=name, pods=pods)
+            found = present.get(name)
+            if found is not None and self._is_checked(PDBS, found):
+                continue
+            body = manifests.disruption_budget(model, group=name, pods=pods)
+            if found is None:
                 await self._create(PDBS, self.budgets, body, model)
+            else:
+                await self._put_back(PDBS, self.budgets, found, body)
         for name, child in present.items():
             if name not in kept and not child.deleting:
                 await self._delete(PDBS, self.budgets, child)
@@ -270,6 +286,25 @@ class ChildWriter:
                 raise
             store.put(view_child(await self._port.get(resource, meta["namespace"], meta["name"])))
 
+    async def _put_back(self, resource: Resource, store: Store[ChildView], child: ChildView, body: Json) -> None:
+        """Write what `child` has otherwise than `body` states. What is still otherwise after it is left alone: an
+        admission webhook wants it so, and writing again would have no end."""
+        changed = _changed(loads(child.spec, exact_numbers=False) if child.spec else {}, body["spec"])
+        if not changed or child.deleting:
+            self._as_stated[resource, child.key] = child.resource_version
+            return
+        ops = [
+            {"op": "test", "path": "/metadata/uid", "value": child.uid},
+            *({"op": "add", "path": f"/spec/{name}", "value": body["spec"][name]} for name in changed),
+        ]
+        written = view_child(await self._port.patch_json(resource, child.key.namespace, child.key.name, ops))
+        with self._own_write():
+            store.put(written)
+        self._as_stated[resource, child.key] = written.resource_version
+
+    def _is_checked(self, resource: Resource, child: ChildView) -> bool:
+        return self._as_stated.get((resource, child.key)) == child.resource_version
+
     async def _delete(self, resource: Resource, store: Store[ChildView], child: ChildView) -> None:
         try:
             await self._port.delete(resource, child.key.namespace, child.key.name, uid=child.uid)
@@ -282,8 +317,24 @@ class ChildWriter:
                 store.put(found)
                 if found.uid == child.uid:
                     raise WorldChangedError(f"{resource} {child.key}: {error}") from None
+        self._as_stated.pop((resource, child.key), None)
         with self._own_write():
             store.discard(child.key, child.uid, child.resource_version)
+
+
+def _changed(spec: Mapping[str, Any], stated: Mapping[str, Any]) -> list[str]:
+    """Names of the fields that are otherwise than stated, but for those that the API server lets nobody change."""
+    return [name for name, value in stated.items() if name not in _IMMUTABLE and not _as_stated(spec.get(name), value)]
+
+
+def _as_stated(actual: object, stated: object) -> bool:
+    """Items of a list may have further fields, which the API server fills in; anything else is exact."""
+    if not isinstance(stated, list):
+        return actual == stated
+    if not isinstance(actual, list) or len(actual) != len(stated):
+        return False
+    pairs = zip(actual, stated, strict=True)
+    return all(isinstance(one, dict) and one | item == one for one, item in pairs)
 
 
 def _is_left_over(raw: Mapping[str, Any], model: ModelIdentity) -> bool:
