@@ -34,12 +34,24 @@ class Mixer(StrEnum):
     GATED_DELTA = "gated delta net"
     MAMBA = "Mamba-2"
     KIMI_DELTA = "Kimi delta attention"
+    LATENT_WINDOW = "sliding window latent attention"
+    """DeepSeek-V4: one vector per token of the window alone."""
+    LATENT_SPARSE = "compressed sparse attention"
+    """DeepSeek-V4: as the former, and a vector per 4 tokens, picked by an indexer."""
+    LATENT_HEAVY = "heavily compressed attention"
+    """DeepSeek-V4: as LATENT_WINDOW, and a vector per 128 tokens."""
     NONE = "none"
     """The layer is a feed-forward block alone."""
 
 
 STATE_MIXERS = frozenset({Mixer.GATED_DELTA, Mixer.MAMBA, Mixer.KIMI_DELTA})
 """Keep a state of fixed size per request instead of keys and values per token."""
+
+
+COMPRESSED_MIXERS = frozenset({Mixer.LATENT_WINDOW, Mixer.LATENT_SPARSE, Mixer.LATENT_HEAVY})
+"""The kinds of DeepSeek-V4's attention."""
+HEADED_MIXERS = frozenset({Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.LATENT, *COMPRESSED_MIXERS})
+"""Have attention heads."""
 
 
 class FeedForward(StrEnum):
@@ -116,6 +128,21 @@ class LatentShape:
     def cached_elements(self) -> int:
         """Elements kept per token and layer."""
         return self.kv_lora_rank + self.qk_rope_head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedShape:
+    """DeepSeek-V4's attention beside its heads: the ranks of its projections, and the streams between its layers."""
+
+    qk_rope_head_dim: int
+    q_lora_rank: int
+    o_lora_rank: int
+    o_groups: int
+    hc_mult: int
+    """Streams of the hyper-connections."""
+
+    def __post_init__(self) -> None:
+        _dimensions(self, "qk_rope_head_dim", "q_lora_rank", "o_lora_rank", "o_groups", "hc_mult")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +252,7 @@ class ModelArchitecture:
     attention: AttentionShape | None = None
     intermediate_size: int | None = None
     latent: LatentShape | None = None
+    compressed: CompressedShape | None = None
     indexer: IndexerShape | None = None
     experts: ExpertShape | None = None
     linear: LinearShape | None = None
@@ -255,10 +283,12 @@ class ModelArchitecture:
         blocks = {layer.feed_forward for layer in self.layers}
         attention = self.attention
         parts: tuple[tuple[bool, object, str], ...] = (
-            (bool(mixers & {Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.LATENT}), attention, "num_attention_heads"),
-            (Mixer.SLIDING in mixers, attention and attention.window, "sliding_window"),
+            (bool(mixers & HEADED_MIXERS), attention, "num_attention_heads"),
+            (bool(mixers & {Mixer.SLIDING, *COMPRESSED_MIXERS}), attention and attention.window, "sliding_window"),
             (Mixer.CHUNKED in mixers, attention and attention.chunk, "attention_chunk_size"),
             (Mixer.LATENT in mixers, self.latent, "kv_lora_rank"),
+            (bool(mixers & COMPRESSED_MIXERS), self.compressed, "o_lora_rank"),
+            (Mixer.LATENT_SPARSE in mixers, self.indexer, "index_head_dim"),
             (bool(mixers & {Mixer.GATED_DELTA, Mixer.KIMI_DELTA}), self.linear, "linear_num_value_heads"),
             (Mixer.MAMBA in mixers, self.mamba, "mamba_num_heads"),
             (FeedForward.DENSE in blocks, self.intermediate_size, "intermediate_size"),
@@ -273,7 +303,14 @@ class ModelArchitecture:
     @property
     def is_latent(self) -> bool:
         """Whether attention keeps one latent vector per token."""
-        return any(layer.mixer is Mixer.LATENT for layer in self.layers)
+        return any(layer.mixer is Mixer.LATENT or layer.mixer in COMPRESSED_MIXERS for layer in self.layers)
+
+    @property
+    def prediction_mixer(self) -> Mixer:
+        """The mixer of a multi-token-prediction layer."""
+        if self.compressed is not None:
+            return Mixer.LATENT_WINDOW
+        return Mixer.LATENT if self.is_latent else Mixer.FULL
 
     @property
     def has_states(self) -> bool:

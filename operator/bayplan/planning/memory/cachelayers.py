@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from bayplan.planning.memory.architecture import STATE_MIXERS, Mixer, ModelArchitecture
+from bayplan.planning.memory.architecture import COMPRESSED_MIXERS, STATE_MIXERS, Mixer, ModelArchitecture
 from bayplan.planning.memory.parallel import ParallelLayout
 from bayplan.planning.numbers import InvalidInput, count
 
@@ -49,16 +49,33 @@ class CacheKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class PageShape:
+    """A page that is not block × bytes of a token: a block of its own, several tokens in one entry, an alignment."""
+
+    block_tokens: int | None = None
+    """Tokens of a block; None for the engine's block size."""
+    entry_tokens: int = 1
+    alignment: int = 1
+
+    def page_bytes(self, entry_bytes: int, block_tokens: int) -> int:
+        """Bytes of one page."""
+        size = (self.block_tokens or block_tokens) // self.entry_tokens * entry_bytes
+        return -(-size // self.alignment) * self.alignment
+
+
+@dataclass(frozen=True, slots=True)
 class CacheSpec:
     """The cache of one layer on one rank."""
 
     kind: CacheKind
     token_bytes: int
-    """Bytes per token; for a state, bytes of the whole state."""
+    """Bytes per token; for a state, bytes of the whole state; with a `page`, bytes of one of its entries."""
     reach: int = 0
     """Tokens of the window or chunk."""
     family: str = "attention"
     """Layers of equal kind and another family still share blocks, but not a page size: heads, latent, indexer."""
+    page: PageShape | None = None
+    """Where a page has a shape of its own, all groups are packed side by side (`packedpages`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +172,48 @@ def _latent_specs(model: ModelArchitecture, *, element_bytes: int) -> tuple[Cach
     )
 
 
+_PACKED_ALIGNMENT = 576
+"""Bytes that FlashMLA's fp8 pages are rounded up to."""
+_SLIDING_BLOCK = 64
+_COMPRESSORS: Mapping[Mixer, tuple[int, int, int]] = MappingProxyType(
+    {Mixer.LATENT_SPARSE: (4, 2, 4), Mixer.LATENT_HEAVY: (128, 1, 8)}
+)
+"""Tokens per entry, windows that overlap, and tokens of the compressor's block."""
+
+
+def _compressed_specs(model: ModelArchitecture, mixer: Mixer, *, kv_cache_dtype: str) -> tuple[CacheSpec, ...]:
+    """DeepSeek-V4: vectors of the window, compressed ones, the indexer's keys, and what compressors have not yet done.
+
+    Vectors are fp8 with an 8-bit scale per 64 and a rotary part in 16 bits (584 bytes for 448 + 64); compressors keep
+    keys and scores in float32 [vLLM 0.20 to 0.32 `models/deepseek_v4`: attention.py, compressor.py; `sparse_swa.py`].
+    """
+    shape, compressed, indexer = model.attention, model.compressed, model.indexer
+    if shape is None or compressed is None:
+        raise InvalidInput("o_lora_rank", "is needed by compressed attention")
+    if kv_cache_dtype not in {"auto", "fp8", "fp8_e4m3", "fp8_ds_mla"}:
+        raise InvalidInput("kv_cache_dtype", f"{kv_cache_dtype[:30]!r} must be auto or fp8 for {model.name}")
+    plain = shape.head_dim - compressed.qk_rope_head_dim
+    vector = plain + plain // 64 + 1 + 2 * compressed.qk_rope_head_dim
+    window = PageShape(_SLIDING_BLOCK, alignment=_PACKED_ALIGNMENT)
+    found = [CacheSpec(CacheKind.SLIDING, vector, reach=shape.window or 0, family="window", page=window)]
+    if mixer not in _COMPRESSORS:
+        return tuple(found)
+    ratio, overlap, block = _COMPRESSORS[mixer]
+    entries = PageShape(entry_tokens=ratio, alignment=_PACKED_ALIGNMENT)
+    undone = PageShape(block, alignment=_PACKED_ALIGNMENT)
+    widths = [shape.head_dim]
+    found.append(CacheSpec(CacheKind.FULL, vector, family=f"latent of {ratio}", page=entries))
+    if mixer is Mixer.LATENT_SPARSE and indexer is not None:
+        keys = indexer.head_dim + 4 * (indexer.head_dim // INDEXER_GROUP)
+        found.append(CacheSpec(CacheKind.FULL, keys, family="indexer", page=entries))
+        widths.append(indexer.head_dim)
+    found += [
+        CacheSpec(CacheKind.SLIDING, 4 * 2 * overlap * width, reach=overlap * ratio, family="compressor", page=undone)
+        for width in widths
+    ]
+    return tuple(found)
+
+
 def state_bytes(
     model: ModelArchitecture,
     mixer: Mixer,
@@ -205,10 +264,15 @@ def cache_layers(
     element_bytes = kv_element_bytes(kv_cache_dtype, model_element_bytes=model.element_bytes)
     tensor = ranks.tensor
     specs: dict[Mixer, tuple[CacheSpec, ...]] = {}
-    for mixer in {layer.mixer for layer in model.layers}:
+    kinds = {layer.mixer for layer in model.layers}
+    if speculative_tokens and model.compressed is not None:
+        kinds.add(model.prediction_mixer)
+    for mixer in kinds:
         if mixer in STATE_MIXERS:
             size = state_bytes(model, mixer, tensor=tensor, speculative_tokens=speculative_tokens, states=states)
             specs[mixer] = (CacheSpec(CacheKind.STATE, size, family=mixer.value),)
+        elif mixer in COMPRESSED_MIXERS:
+            specs[mixer] = _compressed_specs(model, mixer, kv_cache_dtype=kv_cache_dtype)
         elif mixer is Mixer.LATENT:
             specs[mixer] = _latent_specs(model, element_bytes=element_bytes)
         elif mixer is not Mixer.NONE:
@@ -221,6 +285,6 @@ def cache_layers(
     ]
     last = ranks.pipeline - 1
     if speculative_tokens:
-        own = specs.get(Mixer.LATENT if model.is_latent else Mixer.FULL, ())
+        own = specs.get(model.prediction_mixer, ())
         found += [CacheLayer(last, spec) for spec in own * model.mtp_layers]
     return (*found, *(CacheLayer(last, spec) for spec in draft))

@@ -11,6 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from bayplan.planning.memory.pages import PackedBlock
 from bayplan.planning.memory.versions import EngineVersion
 from bayplan.planning.numbers import InvalidInput
 
@@ -50,6 +51,7 @@ class VllmRules:
     """Prefix caching is on for hybrids by default, which keeps one more state page per request."""
     mamba_checkpoints: bool = False
     """A Mamba-2 state keeps a further page for the checkpoint of its prompt, under prefix caching."""
+    packed_block: PackedBlock = PackedBlock.EQUAL_SLOTS
     null_block: bool = False
     checkpoint_cache: bool = False
     """`--kv-cache-dtype auto` takes the type that the checkpoint declares."""
@@ -117,11 +119,27 @@ VLLM_CHANGES: tuple[RuleChange, ...] = (
     ),
     RuleChange("0.20.1", {"tokens_by_concurrency": True}, "0.20.1 v1/core/kv_cache_utils.py; 0.20.1rc1 has not"),
     RuleChange(
-        "0.26.0",
-        {"in_flight_batches": True, "state_checkpoints": True},
-        "max_in_flight_tokens and prefix caching for hybrids appear in 0.26.0, not in 0.25.0 [vllm#49878]",
+        "0.23.0",
+        {"packed_block": PackedBlock.SLOTS},
+        "0.23.0 kv_cache_utils.py sums slots by page size; 0.22.0 takes equal ones, and a log of 0.22 agrees "
+        "[vllm#44376]",
     ),
-    RuleChange("0.28.0", {"huge_gpu_defaults": True}, "0.28.0 engine/arg_utils.py, not in 0.27.0"),
+    RuleChange(
+        "0.26.0",
+        {"in_flight_batches": True},
+        "max_in_flight_tokens appears in 0.26.0, not in 0.25.0 [vllm#49878]",
+    ),
+    RuleChange(
+        "0.27.0",
+        {"packed_block": PackedBlock.WIDEST_GROUP},
+        "_get_packed_kv_cache_layout in 0.27.0 kv_cache_utils.py, not in 0.26.0; DeepSeek-V4 started at 0.32.0 agrees",
+    ),
+    RuleChange(
+        "0.28.0",
+        {"huge_gpu_defaults": True, "state_checkpoints": True},
+        "0.28.0 engine/arg_utils.py, not in 0.27.0: 0.26.0 and 0.27.0 support prefix caching for hybrids and leave it "
+        "off; a started Qwen3-Next takes a second page at 0.32.0, and none with --no-enable-prefix-caching",
+    ),
     RuleChange("0.29.0", {"null_block": True}, "0.29.0 v1/core/kv_cache_utils.py, not in 0.28.0"),
     RuleChange(
         "0.32.0",

@@ -37,6 +37,8 @@ class Family:
     """Bytes per element of recurrent states where the file states none; None follows the model's dtype."""
     defaults: Mapping[str, int] = field(default_factory=dict)
     """What the class assumes where the file is silent: files are saved without the fields that equal them."""
+    needs: tuple[str, ...] = ()
+    """Fields without which the layers' kinds would be guessed."""
     prediction_layers: int = 0
     """Layers of multi-token prediction that the checkpoint has where the file states none [vLLM `speculative.py`]."""
     vision: str = ""
@@ -75,6 +77,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "DeepseekV2ForCausalLM": Family(),
         "DeepseekV3ForCausalLM": _DEEPSEEK_V3,
         "DeepseekV32ForCausalLM": _DEEPSEEK_V3,
+        "DeepseekV4ForCausalLM": Family(traits=Traits(router_bias=True), needs=("compress_ratios",)),
         "FalconForCausalLM": Family(
             traits=Traits(gated_mlp=False, norms_per_layer=1, norm_bias=True),
             tied_by_default=True,

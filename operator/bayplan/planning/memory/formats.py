@@ -90,6 +90,14 @@ _FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
         "mxfp4": WeightFormat(
             "mxfp4", None, _MXFP4, band=Fraction(1, 20), source="OCP MX: 4 bits and an 8-bit scale per 32; experts only"
         ),
+        "mxfp4-fp8": WeightFormat(
+            "mxfp4-fp8",
+            _FP8_BLOCK,
+            _MXFP4,
+            band=Fraction(1, 20),
+            block=128,
+            source="experts in MXFP4, linear layers in fp8 with scales per 128 × 128 (DeepSeek-V4)",
+        ),
         "nvfp4": WeightFormat(
             "nvfp4",
             _NVFP4,
@@ -101,6 +109,8 @@ _FORMATS: Mapping[str, WeightFormat] = MappingProxyType(
         ),
     }
 )
+MXFP4_EXPERTS = frozenset({"mxfp4", "mxfp4-fp8"})
+"""Formats whose experts are repacked at load (`mxfp4_padding`)."""
 _SPELLINGS: Mapping[str, str] = MappingProxyType(
     {
         "bfloat16": "bf16",

@@ -1,14 +1,12 @@
 """Which kind of layer stands where: config.json files say it in half a dozen ways."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from bayplan.planning.memory.architecture import Mixer
+from bayplan.planning.memory.configfields import ConfigFields
 from bayplan.planning.memory.families import Family
 from bayplan.planning.numbers import InvalidInput
-
-if TYPE_CHECKING:
-    from bayplan.planning.memory.modelconfig import ConfigFields
 
 _LAYER_TYPES = {
     "full_attention": Mixer.FULL,
@@ -17,23 +15,22 @@ _LAYER_TYPES = {
     "chunked_attention": Mixer.CHUNKED,
     "linear_attention": Mixer.GATED_DELTA,
 }
+_RATIOS = {0: Mixer.LATENT_WINDOW, 1: Mixer.LATENT_WINDOW, 4: Mixer.LATENT_SPARSE, 128: Mixer.LATENT_HEAVY}
 _NEMOTRON = {"M": Mixer.MAMBA, "*": Mixer.FULL, "-": Mixer.NONE, "E": Mixer.NONE}
 
 
-def layer_mixers(fields: "ConfigFields", family: Family, *, layers: int, latent: bool) -> tuple[Mixer, ...]:
+def layer_mixers(fields: ConfigFields, family: Family, *, layers: int, latent: bool) -> tuple[Mixer, ...]:
     """The mixer of each layer, first to last.
 
-    In this order: a Nemotron pattern string, `layer_types`, an interval of full attention, MLA, and the window or chunk
+    In this order: a list of all layers, an interval of full attention, MLA, and the window or chunk
     of the family. Raises InvalidInput for a list that does not have `layers` entries or has an unknown one.
     """
-    pattern = fields.raw("hybrid_override_pattern")
-    if pattern is not None:
-        return _by_letter(pattern, layers)
-    types = fields.raw("layer_types")
-    if types is not None:
-        # A class with latent attention keeps one vector per token in its "full" layers too.
-        named = _by_name(types, layers)
-        return tuple(Mixer.LATENT if latent and mixer is Mixer.FULL else mixer for mixer in named)
+    for field, listed in _LISTED.items():
+        stated = fields.raw(field)
+        if stated is not None:
+            # A class with latent attention keeps one vector per token in its "full" layers too.
+            named = listed(stated, layers)
+            return tuple(Mixer.LATENT if latent and mixer is Mixer.FULL else mixer for mixer in named)
     if latent:
         return (Mixer.LATENT,) * layers
     interval = fields.number("full_attention_interval")
@@ -50,6 +47,16 @@ def _by_letter(pattern: object, layers: int) -> tuple[Mixer, ...]:
     return tuple(_NEMOTRON[letter] for letter in pattern)
 
 
+def _by_ratio(ratios: object, layers: int) -> tuple[Mixer, ...]:
+    """DeepSeek-V4; the list may go on with the layers of multi-token prediction."""
+    if not isinstance(ratios, Sequence) or isinstance(ratios, str) or len(ratios) < layers:
+        raise InvalidInput("compress_ratios", f"must list all {layers} layers")
+    unknown = [ratio for ratio in ratios[:layers] if isinstance(ratio, bool) or ratio not in _RATIOS]
+    if unknown:
+        raise InvalidInput("compress_ratios", f"must be of {', '.join(map(str, _RATIOS))}, not {str(unknown[0])[:40]}")
+    return tuple(_RATIOS[ratio] for ratio in ratios[:layers])
+
+
 def _by_name(types: object, layers: int) -> tuple[Mixer, ...]:
     if not isinstance(types, Sequence) or isinstance(types, str) or len(types) != layers:
         raise InvalidInput("layer_types", f"must list all {layers} layers")
@@ -59,7 +66,13 @@ def _by_name(types: object, layers: int) -> tuple[Mixer, ...]:
     return tuple(_LAYER_TYPES[name] for name in types)
 
 
-def _windowed(fields: "ConfigFields", family: Family, layers: int) -> tuple[Mixer, ...]:
+_LISTED: Mapping[str, Callable[[object, int], tuple[Mixer, ...]]] = MappingProxyType(
+    {"hybrid_override_pattern": _by_letter, "compress_ratios": _by_ratio, "layer_types": _by_name}
+)
+"""Fields that say it layer by layer, the first one that is there counts."""
+
+
+def _windowed(fields: ConfigFields, family: Family, layers: int) -> tuple[Mixer, ...]:
     window = fields.number("sliding_window")
     if window is None or not (family.window_always or fields.flag("use_sliding_window")):
         return (Mixer.FULL,) * layers

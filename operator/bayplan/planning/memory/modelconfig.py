@@ -9,76 +9,29 @@ from dataclasses import replace
 from typing import Any
 
 from bayplan.planning.memory.architecture import (
+    COMPRESSED_MIXERS,
+    HEADED_MIXERS,
     AttentionShape,
     ExpertShape,
     FeedForward,
-    IndexerShape,
     LatentShape,
     Layer,
-    LinearShape,
-    MambaShape,
     Mixer,
     ModelArchitecture,
     Traits,
     UnknownArchitecture,
 )
+from bayplan.planning.memory.configfields import DTYPE_BYTES, ConfigFields
 from bayplan.planning.memory.families import FAMILIES, Family
 from bayplan.planning.memory.layerpattern import layer_mixers
+from bayplan.planning.memory.mixerconfig import compressed_shape, indexer_shape, latent_shape, linear_shape, mamba_shape
 from bayplan.planning.memory.quantconfig import stated_cache_type
 from bayplan.planning.memory.vision import vision_parameters
-from bayplan.planning.numbers import InvalidInput, count, whole
+from bayplan.planning.numbers import InvalidInput, count
 
-_DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
-
-
-class ConfigFields:
-    """The fields of one config.json, nested ones first, then what the class assumes; each with a check of its type."""
-
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, int]) -> None:
-        nested = config.get("text_config") or config.get("llm_config")
-        if nested and not isinstance(nested, Mapping):
-            raise InvalidInput("text_config", f"must be a JSON object, not {str(nested)[:40]!r}")
-        own = (nested, config) if isinstance(nested, Mapping) else (config,)
-        self._levels: tuple[Mapping[str, Any], ...] = (*own, defaults)
-        self.missing: list[str] = []
-
-    def raw(self, name: str) -> Any:
-        """The value as it stands, or None."""
-        return next((level[name] for level in self._levels if level.get(name) is not None), None)
-
-    def number(self, *names: str) -> int | None:
-        """The first of `names` that is there, as a whole number; raises InvalidInput for anything else."""
-        for name in names:
-            value = self.raw(name)
-            if value is not None:
-                return whole(value, name)
-        return None
-
-    def needed(self, *names: str) -> int:
-        """As `number`; a field that is not there is noted in `missing` and read as 1."""
-        value = self.number(*names)
-        if value is None:
-            self.missing.append(" or ".join(names))
-            return 1
-        return value
-
-    def require(self, name: str) -> None:
-        """Raise UnknownArchitecture naming every field that was needed so far and is not there."""
-        if self.missing:
-            missing = tuple(self.missing)
-            raise UnknownArchitecture(name, missing, f"{name} needs {', '.join(missing)} in its config.json")
-
-    def flag(self, name: str, *, default: bool = False) -> bool:
-        """A true or false; raises InvalidInput for anything else."""
-        value = self.raw(name)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            raise InvalidInput(name, f"must be true or false, not {value!r}")
-        return value
 
 
 def class_name(config: Mapping[str, Any]) -> str:
@@ -113,15 +66,17 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
     layer_count = _layer_count(fields)
     hidden = fields.needed("hidden_size")
     vocabulary = fields.needed("vocab_size")
+    fields.missing += [field for field in family.needs if fields.raw(field) is None]
     fields.require(name)
     count(hidden, "hidden_size")
     count(vocabulary, "vocab_size")
     experts = _experts(fields, family)
-    latent = _latent(fields)
+    latent = latent_shape(fields)
     mixers = layer_mixers(fields, family, layers=layer_count, latent=latent is not None)
     attention = _attention(fields, family, hidden=hidden, latent=latent, mixers=mixers)
     blocks = _feed_forwards(fields, layers=layer_count, has_experts=experts is not None, name=name)
-    linear, mamba = _linear(fields, family, mixers), _mamba(fields, family, mixers)
+    compressed = compressed_shape(fields, mixers)
+    linear, mamba = linear_shape(fields, family, mixers), mamba_shape(fields, family, mixers)
     fields.require(name)
     return ModelArchitecture(
         name=name,
@@ -131,7 +86,8 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
         attention=attention,
         intermediate_size=fields.number(family.dense_width, "intermediate_size"),
         latent=latent,
-        indexer=_indexer(fields),
+        compressed=compressed,
+        indexer=indexer_shape(fields),
         experts=experts,
         linear=linear,
         mamba=mamba,
@@ -159,15 +115,15 @@ def _layer_count(fields: ConfigFields) -> int:
 
 def _element_bytes(fields: ConfigFields) -> int:
     dtype = str(fields.raw("torch_dtype") or fields.raw("dtype") or "bfloat16").removeprefix("torch.")
-    if dtype not in _DTYPE_BYTES:
-        raise InvalidInput("torch_dtype", f"must be one of {', '.join(_DTYPE_BYTES)}, not {dtype[:40]}")
-    return _DTYPE_BYTES[dtype]
+    if dtype not in DTYPE_BYTES:
+        raise InvalidInput("torch_dtype", f"must be one of {', '.join(DTYPE_BYTES)}, not {dtype[:40]}")
+    return DTYPE_BYTES[dtype]
 
 
 def _attention(
     fields: ConfigFields, family: Family, *, hidden: int, latent: LatentShape | None, mixers: Sequence[Mixer]
 ) -> AttentionShape | None:
-    if not set(mixers) & {Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.LATENT}:
+    if not set(mixers) & HEADED_MIXERS:
         return None
     heads = fields.needed("num_attention_heads")
     if heads < 1:
@@ -184,31 +140,13 @@ def _attention(
         heads=heads,
         kv_heads=heads if kv_heads is None else kv_heads,
         head_dim=hidden // heads if head_dim is None else head_dim,
-        window=fields.number("sliding_window") if Mixer.SLIDING in mixers else None,
+        window=fields.number("sliding_window") if {Mixer.SLIDING, *COMPRESSED_MIXERS} & set(mixers) else None,
         chunk=fields.number("attention_chunk_size") if Mixer.CHUNKED in mixers else None,
         global_kv_heads=fields.number("num_global_key_value_heads"),
         global_head_dim=fields.number("global_head_dim"),
         keys_are_values=fields.flag("attention_k_eq_v"),
         output_gate=family.output_gate or fields.flag("attn_output_gate"),
     )
-
-
-def _latent(fields: ConfigFields) -> LatentShape | None:
-    rank = fields.number("kv_lora_rank")
-    if rank is None:
-        return None
-    return LatentShape(
-        kv_lora_rank=rank,
-        qk_rope_head_dim=fields.needed("qk_rope_head_dim"),
-        qk_nope_head_dim=fields.needed("qk_nope_head_dim"),
-        v_head_dim=fields.needed("v_head_dim"),
-        q_lora_rank=fields.number("q_lora_rank"),
-    )
-
-
-def _indexer(fields: ConfigFields) -> IndexerShape | None:
-    head_dim = fields.number("index_head_dim")
-    return None if head_dim is None else IndexerShape(heads=fields.needed("index_n_heads"), head_dim=head_dim)
 
 
 def _experts(fields: ConfigFields, family: Family) -> ExpertShape | None:
@@ -230,37 +168,6 @@ def _shared_width(fields: ConfigFields, family: Family, *, width: int, shared: i
     if named is not None:
         return named
     return fields.needed(family.shared_width) if family.shared_width else shared * width
-
-
-def _linear(fields: ConfigFields, family: Family, mixers: Sequence[Mixer]) -> LinearShape | None:
-    if Mixer.GATED_DELTA not in mixers:
-        return None
-    return LinearShape(
-        key_heads=fields.needed("linear_num_key_heads"),
-        value_heads=fields.needed("linear_num_value_heads"),
-        key_head_dim=fields.needed("linear_key_head_dim"),
-        value_head_dim=fields.needed("linear_value_head_dim"),
-        conv_kernel=fields.needed("linear_conv_kernel_dim"),
-        state_bytes=_state_bytes(fields, family),
-    )
-
-
-def _mamba(fields: ConfigFields, family: Family, mixers: Sequence[Mixer]) -> MambaShape | None:
-    if Mixer.MAMBA not in mixers:
-        return None
-    return MambaShape(
-        heads=fields.needed("mamba_num_heads"),
-        head_dim=fields.needed("mamba_head_dim"),
-        state_size=fields.needed("ssm_state_size"),
-        groups=fields.needed("n_groups"),
-        conv_kernel=fields.needed("conv_kernel"),
-        state_bytes=_state_bytes(fields, family),
-    )
-
-
-def _state_bytes(fields: ConfigFields, family: Family) -> int | None:
-    stated = fields.raw("mamba_ssm_dtype") or fields.raw("mamba_ssm_cache_dtype")
-    return family.default_state_bytes if stated is None else _DTYPE_BYTES.get(str(stated), family.default_state_bytes)
 
 
 def _feed_forwards(fields: ConfigFields, *, layers: int, has_experts: bool, name: str) -> list[FeedForward]:

@@ -9,11 +9,20 @@ large as one attention page: the attention block grows until its page holds a st
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from fractions import Fraction
 
 from bayplan.planning.memory.architecture import Mixer
 from bayplan.planning.memory.cachelayers import CacheKind, CacheLayer, CacheSpec
 from bayplan.planning.numbers import InvalidInput, count
+
+
+class PackedBlock(StrEnum):
+    """How large a block is where pages of several sizes lie side by side (`packedpages`)."""
+
+    EQUAL_SLOTS = "as many pages of each size as the commonest has"
+    SLOTS = "as many pages of each size as any group has"
+    WIDEST_GROUP = "the pages of the widest group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,7 @@ class PageRules:
     decode_context: int = 1
     tokens_by_concurrency: bool = True
     """The engine's token figure is concurrency × length; before 0.20.1 it was blocks / groups × block size."""
+    packed_block: PackedBlock = PackedBlock.WIDEST_GROUP
     null_block: bool = False
     """From 0.29 one block is kept back when the longest request is checked."""
 

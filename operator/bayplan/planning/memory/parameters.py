@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
-from bayplan.planning.memory.architecture import FeedForward, Layer, Mixer, ModelArchitecture
+from bayplan.planning.memory.architecture import COMPRESSED_MIXERS, FeedForward, Layer, Mixer, ModelArchitecture
 
 
 class Sharding(StrEnum):
@@ -121,6 +121,35 @@ def _latent(model: ModelArchitecture) -> Iterator[TensorClass]:
         yield _small(hidden * indexer.heads + 2 * indexer.head_dim)
 
 
+def _compressor(model: ModelArchitecture, mixer: Mixer, width: int) -> Iterator[TensorClass]:
+    """Keys and gates of one compressor, its positions and norm; sparse layers have two of each, whose spans overlap."""
+    columns, ratio = (2 * width, 4) if mixer is Mixer.LATENT_SPARSE else (width, 128)
+    yield _small(2 * model.hidden_size * columns + ratio * columns + width)
+
+
+def _compressed(model: ModelArchitecture, mixer: Mixer) -> Iterator[TensorClass]:
+    """DeepSeek-V4's attention, and the hyper-connections around it and around the feed-forward block."""
+    shape, compressed, indexer = model.attention, model.compressed, model.indexer
+    if shape is None or compressed is None:
+        return
+    hidden, queries, rank = model.hidden_size, shape.heads * shape.head_dim, compressed.q_lora_rank
+    down, middle = rank + shape.head_dim, compressed.o_groups * compressed.o_lora_rank
+    yield _linear(hidden * down, down, Sharding.COPIED)
+    yield _linear(rank * queries, queries)
+    yield _linear(queries // compressed.o_groups * middle + middle * hidden, middle + hidden)
+    yield _small(down + shape.heads)
+    streams = compressed.hc_mult
+    mixes = (2 + streams) * streams
+    yield _small(2 * (mixes * streams * hidden + mixes + 3))
+    if mixer is not Mixer.LATENT_WINDOW:
+        yield from _compressor(model, mixer, shape.head_dim)
+    if mixer is Mixer.LATENT_SPARSE and indexer is not None:
+        keys = indexer.heads * indexer.head_dim
+        yield _linear(rank * keys, keys, Sharding.COPIED)
+        yield _small(hidden * indexer.heads)
+        yield from _compressor(model, mixer, indexer.head_dim)
+
+
 def _gated_delta(model: ModelArchitecture) -> Iterator[TensorClass]:
     shape = model.linear
     if shape is None:
@@ -147,6 +176,8 @@ def _mamba(model: ModelArchitecture) -> Iterator[TensorClass]:
 def _mixer(model: ModelArchitecture, mixer: Mixer) -> Iterator[TensorClass]:
     if mixer is Mixer.LATENT:
         yield from _latent(model)
+    elif mixer in COMPRESSED_MIXERS:
+        yield from _compressed(model, mixer)
     elif mixer is Mixer.GATED_DELTA:
         yield from _gated_delta(model)
     elif mixer is Mixer.MAMBA:
@@ -210,6 +241,9 @@ def parameters_of(model: ModelArchitecture) -> Parameters:
     if model.vision_parameters:
         embedding.append(TensorClass(Content.VISION, Sharding.SPLIT, model.vision_parameters))
     head = [_small(norm + (vocabulary if traits.head_bias else 0))]
+    if model.compressed is not None:
+        streams = model.compressed.hc_mult
+        head.append(_small(streams * streams * hidden + streams + 1))
     if not model.tied_embeddings or model.stores_tied_head:
         head.append(TensorClass(Content.HEAD, Sharding.SPLIT, vocabulary * hidden, vocabulary))
     return Parameters(
@@ -224,9 +258,8 @@ def _mtp(model: ModelArchitecture) -> tuple[TensorClass, ...]:
     """Each MTP layer is a full layer of the model's last kind, a projection of twice the width, and three norms."""
     if not model.mtp_layers:
         return ()
-    mixer = Mixer.LATENT if model.is_latent else Mixer.FULL
     one = (
-        *_layer(model, Layer(mixer, model.layers[-1].feed_forward)),
+        *_layer(model, Layer(model.prediction_mixer, model.layers[-1].feed_forward)),
         _linear(2 * model.hidden_size**2, model.hidden_size, Sharding.COPIED),
         _small(3 * model.hidden_size),
     )

@@ -6,7 +6,7 @@ from fractions import Fraction
 from bayplan.planning.memory.adapters import adapter_bytes
 from bayplan.planning.memory.cachelayers import cache_layers
 from bayplan.planning.memory.enginerules import NEWEST_KNOWN, VllmRules, batch_defaults, vllm_rules
-from bayplan.planning.memory.formats import WeightFormat, mxfp4_padding
+from bayplan.planning.memory.formats import MXFP4_EXPERTS, WeightFormat, mxfp4_padding
 from bayplan.planning.memory.overheads import (
     ADAPTERS,
     CUDA_GRAPHS,
@@ -17,6 +17,7 @@ from bayplan.planning.memory.overheads import (
     non_torch,
     sampler_peak,
 )
+from bayplan.planning.memory.packedpages import packed_layout
 from bayplan.planning.memory.pages import PageLayout, PageRules, page_layout
 from bayplan.planning.memory.request import PlanRequest
 from bayplan.planning.memory.terms import KV_CACHE, OVERHEAD, PlanTerm, Source
@@ -164,8 +165,14 @@ class MemoryPlan:
         )
 
 
+COMPRESSED_BLOCK_TOKENS = 256
+"""The only block that DeepSeek-V4's backends take, whatever the flag says [vLLM `sparse_mla.py`]."""
+
+
 def _block_tokens(request: PlanRequest) -> int:
     model, capability = request.model, request.gpu.compute_capability
+    if model.compressed is not None:
+        return COMPRESSED_BLOCK_TOKENS
     if request.flags.block_size is not None:
         return request.flags.block_size
     if not model.is_latent:
@@ -199,6 +206,7 @@ def page_rules(request: PlanRequest, rules: VllmRules, step: StepSize) -> PageRu
         mamba_checkpoint_blocks=int(caching and rules.mamba_checkpoints),
         decode_context=request.ranks.decode_context,
         tokens_by_concurrency=rules.tokens_by_concurrency,
+        packed_block=rules.packed_block,
         null_block=rules.null_block,
     )
 
@@ -229,7 +237,8 @@ def layout_of_pages(request: PlanRequest, rules: VllmRules, step: StepSize) -> P
         speculative_tokens=request.flags.speculative_tokens,
         draft=request.draft_cache,
     )
-    return page_layout(layers, page_rules(request, rules, step), stages=request.ranks.pipeline)
+    paged = packed_layout if any(layer.spec.page for layer in layers) else page_layout
+    return paged(layers, page_rules(request, rules, step), stages=request.ranks.pipeline)
 
 
 def plan_memory(request: PlanRequest) -> MemoryPlan:
@@ -248,7 +257,7 @@ def plan_memory(request: PlanRequest) -> MemoryPlan:
     total = gpu.visible_gib * GIB
     budget = total if flags.kv_cache_memory_bytes is not None else total * utilization
     padding = None
-    if isinstance(request.weights, WeightFormat) and request.weights.name == "mxfp4":
+    if isinstance(request.weights, WeightFormat) and request.weights.name in MXFP4_EXPERTS:
         padding = mxfp4_padding(vendor=gpu.vendor, compute_capability=gpu.compute_capability)
     weights = stage_weights(model, request.weights, ranks, padding=padding, draft_layers=flags.speculative_tokens > 0)
     spans = ranks.stages(len(model.layers))

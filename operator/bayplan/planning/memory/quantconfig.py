@@ -31,7 +31,7 @@ def stated_format(config: Mapping[str, Any]) -> StatedFormat | None:
     if not isinstance(stated, Mapping):
         raise InvalidInput("quantization_config", "must be a JSON object")
     method = str(stated.get("quant_method", "")).lower()
-    name = _name(method, stated)
+    name = _name(method, stated, expert_type=config.get("expert_dtype"))
     if name is None:
         raise InvalidInput(
             "quantization_config", f"has the unknown quant_method {method[:40]!r}; state the weights' format"
@@ -72,7 +72,7 @@ def _stated(config: Mapping[str, Any]) -> Any:
     return config.get("quantization_config") or own
 
 
-def _name(method: str, stated: Mapping[str, Any]) -> str | None:
+def _name(method: str, stated: Mapping[str, Any], *, expert_type: object = None) -> str | None:
     bits = stated.get("bits", 4)
     if method == "compressed-tensors":
         return _compressed(stated)
@@ -81,6 +81,8 @@ def _name(method: str, stated: Mapping[str, Any]) -> str | None:
         return {"FP8": "fp8", "NVFP4": "nvfp4"}.get(algorithm, "nvfp4" if method == "modelopt_fp4" else None)
     if method in {"gptq", "awq"}:
         return {4: f"{method}-4bit", 8: "int8"}.get(count(bits, "quantization_config.bits"))
+    if method == "fp8" and stated.get("scale_fmt") == "ue8m0" and expert_type == "fp4":
+        return "mxfp4-fp8"
     if method == "fp8":
         return "fp8-block" if stated.get("weight_block_size") else "fp8"
     return {

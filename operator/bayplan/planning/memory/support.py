@@ -48,6 +48,7 @@ WEIGHTS: dict[str, Requirement] = {
     "autoround-int4": Requirement((7, 5), _ALL, EngineVersion(0, 8, 0), "as AWQ"),
     "int4-experts": Requirement((8, 0), _ROCM, EngineVersion(0, 8, 0), "Marlin kernels for experts"),
     "mxfp4": Requirement((8, 0), _ROCM, EngineVersion(0, 10, 1), "Marlin from 8.0, Triton on 9.0, from gpt-oss on"),
+    "mxfp4-fp8": Requirement((8, 0), _ROCM, EngineVersion(0, 20, 0), "DeepSeek-V4 appears in 0.20.0"),
     "nvfp4": Requirement((8, 0), _NONE, EngineVersion(0, 9, 0), "native from 10.0; weight-only through Marlin"),
 }
 CACHES: dict[str, Requirement] = {
