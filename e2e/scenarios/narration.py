@@ -41,7 +41,9 @@ class Narrator:
         """Open the next scene."""
         self.scenes += 1
         self.console.print()
-        self.console.print(Rule(f"[bold]{self.scenes} · {escape(title)}", align="left", style="cyan"))
+        clock = f"{int(self.seconds) // 60}:{int(self.seconds) % 60:02d}"
+        head = f"[bold]{self.scenes} · {escape(title)}[/bold] [dim]· {clock}[/dim]"
+        self.console.print(Rule(head, align="left", style="cyan"))
         self.console.print(f"[dim]{escape(why)}[/dim]")
 
     def say(self, text: str) -> None:

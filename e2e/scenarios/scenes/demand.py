@@ -26,7 +26,7 @@ BASE_PER_SECOND = 3
 """Requests of 80 tokens by the gateway's bound of a prompt: 240 tokens a second are one replica of 400 × 0.8. So few
 and so short that none has to wait: a queue alone would ask for a replica more."""
 SAMPLE_SECONDS = 2
-WINDOW_SECONDS = 8
+WINDOW_SECONDS = 5
 REPLICAS = 3
 """Three times 240 tokens a second, over 320 a replica."""
 AUTOSCALING = {
@@ -38,7 +38,7 @@ AUTOSCALING = {
     "sampleSeconds": SAMPLE_SECONDS,
 }
 """Times are shortened: the defaults are samples of 15 s and a window of 300 s."""
-STREAM_TOKENS = 900
+STREAM_TOKENS = 600
 """At 30 ms a token, longer than the window and two samples."""
 
 
