@@ -182,7 +182,7 @@ def test_a_window_wider_than_every_full_page_is_refused_before_0_27() -> None:
 
 @pytest.mark.parametrize(("version", "pages"), [("0.26.0", 1), ("0.27.1", 1), ("0.28.0", 2), ("0.32.0", 2)])
 def test_hybrids_cache_prefixes_by_default_from_0_28(version: str, pages: int) -> None:
-    """0.26 and 0.27 support it and leave it off (`engine/arg_utils.py`); Qwen3-Next at 0.32: 145115 tokens, off 184692."""
+    """0.26 and 0.27 leave it off (`engine/arg_utils.py`); Qwen3-Next at 0.32: 145115 tokens, without it 184692."""
     layout = pages_of("Qwen/Qwen3-Next-80B-A3B-Instruct", version=version)
 
     assert {group.state_blocks for group in layout.groups if group.kind is CacheKind.STATE} == {pages}

@@ -40,17 +40,21 @@ class Mixer(StrEnum):
     """DeepSeek-V4: as the former, and a vector per 4 tokens, picked by an indexer."""
     LATENT_HEAVY = "heavily compressed attention"
     """DeepSeek-V4: as LATENT_WINDOW, and a vector per 128 tokens."""
+    PARALLEL = "attention beside Mamba-2"
+    """Both in one layer, each with its cache (Falcon-H1)."""
+    SHORT_CONVOLUTION = "gated short convolution"
+    """Keeps its last inputs alone (LFM2)."""
     NONE = "none"
     """The layer is a feed-forward block alone."""
 
 
-STATE_MIXERS = frozenset({Mixer.GATED_DELTA, Mixer.MAMBA, Mixer.KIMI_DELTA})
+STATE_MIXERS = frozenset({Mixer.GATED_DELTA, Mixer.MAMBA, Mixer.KIMI_DELTA, Mixer.SHORT_CONVOLUTION})
 """Keep a state of fixed size per request instead of keys and values per token."""
 
 
 COMPRESSED_MIXERS = frozenset({Mixer.LATENT_WINDOW, Mixer.LATENT_SPARSE, Mixer.LATENT_HEAVY})
 """The kinds of DeepSeek-V4's attention."""
-HEADED_MIXERS = frozenset({Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.LATENT, *COMPRESSED_MIXERS})
+HEADED_MIXERS = frozenset({Mixer.FULL, Mixer.SLIDING, Mixer.CHUNKED, Mixer.LATENT, Mixer.PARALLEL, *COMPRESSED_MIXERS})
 """Have attention heads."""
 
 
@@ -85,6 +89,8 @@ class AttentionShape:
     head_dim: int
     window: int | None = None
     """Tokens that a sliding layer sees."""
+    own_token_beside_window: bool = False
+    """The window is the tokens before the present one."""
     chunk: int | None = None
     """Tokens of a chunk of chunked local attention."""
     global_kv_heads: int | None = None
@@ -199,6 +205,8 @@ class MambaShape:
     groups: int
     conv_kernel: int
     state_bytes: int | None = None
+    gated_norm: bool = True
+    """Its output is normalized."""
 
     def __post_init__(self) -> None:
         _dimensions(self, "heads", "head_dim", "state_size", "groups", "conv_kernel", "state_bytes")
@@ -207,6 +215,18 @@ class MambaShape:
     def intermediate_size(self) -> int:
         """Inner width."""
         return self.heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionShape:
+    """A gated short convolution: its channels and how many inputs it sees."""
+
+    channels: int
+    kernel: int
+
+    def __post_init__(self) -> None:
+        _dimensions(self, "channels")
+        _dimensions(self, "kernel", least=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +242,8 @@ class Traits:
     """The attention's output projection has a bias."""
     head_bias: bool = False
     qk_norm: bool = False
+    wide_qk_norm: bool = False
+    """Queries and keys are normalized with a weight for each of their columns, not of a head's."""
     norms_per_layer: int = 2
     norm_bias: bool = False
     final_norm_bias: bool = False
@@ -257,6 +279,7 @@ class ModelArchitecture:
     experts: ExpertShape | None = None
     linear: LinearShape | None = None
     mamba: MambaShape | None = None
+    convolution: ConvolutionShape | None = None
     mtp_layers: int = 0
     """Multi-token-prediction layers in the checkpoint; loaded only when the engine speculates with them."""
     tied_embeddings: bool = False
@@ -290,7 +313,8 @@ class ModelArchitecture:
             (bool(mixers & COMPRESSED_MIXERS), self.compressed, "o_lora_rank"),
             (Mixer.LATENT_SPARSE in mixers, self.indexer, "index_head_dim"),
             (bool(mixers & {Mixer.GATED_DELTA, Mixer.KIMI_DELTA}), self.linear, "linear_num_value_heads"),
-            (Mixer.MAMBA in mixers, self.mamba, "mamba_num_heads"),
+            (bool(mixers & {Mixer.MAMBA, Mixer.PARALLEL}), self.mamba, "mamba_num_heads"),
+            (Mixer.SHORT_CONVOLUTION in mixers, self.convolution, "conv_L_cache"),
             (FeedForward.DENSE in blocks, self.intermediate_size, "intermediate_size"),
             (FeedForward.EXPERTS in blocks, self.experts, "num_experts"),
         )
@@ -315,7 +339,7 @@ class ModelArchitecture:
     @property
     def has_states(self) -> bool:
         """Whether some layers keep a state of fixed size: a hybrid or a pure state-space model."""
-        return any(layer.mixer in STATE_MIXERS for layer in self.layers)
+        return any(layer.mixer in STATE_MIXERS or layer.mixer is Mixer.PARALLEL for layer in self.layers)
 
     @property
     def has_experts(self) -> bool:

@@ -137,14 +137,16 @@ def heads_per_rank(kv_heads: int, tensor: int) -> int:
     return max(1, kv_heads // tensor)
 
 
-def _attention_spec(model: ModelArchitecture, mixer: Mixer, *, element_bytes: int, tensor: int) -> CacheSpec:
+def _attention_spec(
+    model: ModelArchitecture, mixer: Mixer, *, element_bytes: int, tensor: int, own_token: bool
+) -> CacheSpec:
     shape = model.attention
     if shape is None:
         raise InvalidInput("num_attention_heads", "is needed by attention layers")
     kv_heads, head_dim = shape.of(mixer)
     token = 2 * heads_per_rank(kv_heads, tensor) * vector_bytes(head_dim, element_bytes)
     if mixer is Mixer.SLIDING:
-        return CacheSpec(CacheKind.SLIDING, token, reach=shape.window or 0)
+        return CacheSpec(CacheKind.SLIDING, token, reach=(shape.window or 0) + own_token)
     if mixer is Mixer.CHUNKED:
         return CacheSpec(CacheKind.CHUNKED, token, reach=shape.chunk or 0)
     return CacheSpec(CacheKind.FULL, token)
@@ -228,6 +230,9 @@ def state_bytes(
     speculative token. Groups that do not divide over the ranks are copied.
     """
     count(tensor, "tensor")
+    if mixer is Mixer.SHORT_CONVOLUTION and model.convolution is not None:
+        inputs = model.convolution.kernel - 1 + speculative_tokens
+        return model.convolution.channels // tensor * inputs * states.convolution_bytes(model=model.element_bytes)
     if mixer is Mixer.MAMBA and model.mamba is not None:
         mamba = model.mamba
         groups = mamba.groups if mamba.groups % tensor == 0 else mamba.groups + tensor - mamba.groups
@@ -255,19 +260,24 @@ def cache_layers(
     states: StateTypes = AUTO_STATES,
     speculative_tokens: int = 0,
     draft: tuple[CacheSpec, ...] = (),
+    own_token_beside_window: bool = True,
 ) -> tuple[CacheLayer, ...]:
     """The caches of all layers on one rank of each stage, in layer order.
 
     With `speculative_tokens` the model's own MTP layers are part of the pool, on the last stage; `draft` adds the
-    layers of a separate draft model there. Raises InvalidInput for a cache type that is not known.
+    layers of a separate draft model there. `own_token_beside_window`: the release counts a window of Cohere 2's kind as
+    one token more. Raises InvalidInput for a cache type that is not known.
     """
     element_bytes = kv_element_bytes(kv_cache_dtype, model_element_bytes=model.element_bytes)
     tensor = ranks.tensor
     specs: dict[Mixer, tuple[CacheSpec, ...]] = {}
+    own_token = own_token_beside_window and model.attention is not None and model.attention.own_token_beside_window
     kinds = {layer.mixer for layer in model.layers}
     if speculative_tokens and model.compressed is not None:
         kinds.add(model.prediction_mixer)
-    for mixer in kinds:
+    if Mixer.PARALLEL in kinds:
+        kinds |= {Mixer.FULL, Mixer.MAMBA}
+    for mixer in kinds - {Mixer.PARALLEL}:
         if mixer in STATE_MIXERS:
             size = state_bytes(model, mixer, tensor=tensor, speculative_tokens=speculative_tokens, states=states)
             specs[mixer] = (CacheSpec(CacheKind.STATE, size, family=mixer.value),)
@@ -276,7 +286,11 @@ def cache_layers(
         elif mixer is Mixer.LATENT:
             specs[mixer] = _latent_specs(model, element_bytes=element_bytes)
         elif mixer is not Mixer.NONE:
-            specs[mixer] = (_attention_spec(model, mixer, element_bytes=element_bytes, tensor=tensor),)
+            specs[mixer] = (
+                _attention_spec(model, mixer, element_bytes=element_bytes, tensor=tensor, own_token=own_token),
+            )
+    if Mixer.PARALLEL in kinds:
+        specs[Mixer.PARALLEL] = specs[Mixer.FULL] + specs[Mixer.MAMBA]
     found = [
         CacheLayer(stage, spec)
         for stage, indices in enumerate(ranks.stages(len(model.layers)))

@@ -52,6 +52,10 @@ class VllmRules:
     mamba_checkpoints: bool = False
     """A Mamba-2 state keeps a further page for the checkpoint of its prompt, under prefix caching."""
     packed_block: PackedBlock = PackedBlock.EQUAL_SLOTS
+    latent_hybrid_block: int = 0
+    """Tokens that the block of latent attention beside states is a multiple of at least."""
+    own_token_beside_window: bool = False
+    """Cohere 2 counts a window without the present token; before, the engine took it with it."""
     null_block: bool = False
     checkpoint_cache: bool = False
     """`--kv-cache-dtype auto` takes the type that the checkpoint declares."""
@@ -131,8 +135,9 @@ VLLM_CHANGES: tuple[RuleChange, ...] = (
     ),
     RuleChange(
         "0.27.0",
-        {"packed_block": PackedBlock.WIDEST_GROUP},
-        "_get_packed_kv_cache_layout in 0.27.0 kv_cache_utils.py, not in 0.26.0; DeepSeek-V4 started at 0.32.0 agrees",
+        {"packed_block": PackedBlock.WIDEST_GROUP, "latent_hybrid_block": 128},
+        "_get_packed_kv_cache_layout in 0.27.0 kv_cache_utils.py, 128 in platforms/interface.py, neither in 0.26.0; "
+        "a DeepSeek-V4 started at 0.32.0 agrees",
     ),
     RuleChange(
         "0.28.0",
@@ -140,7 +145,11 @@ VLLM_CHANGES: tuple[RuleChange, ...] = (
         "0.28.0 engine/arg_utils.py, not in 0.27.0: 0.26.0 and 0.27.0 support prefix caching for hybrids and leave it "
         "off; a started Qwen3-Next takes a second page at 0.32.0, and none with --no-enable-prefix-caching",
     ),
-    RuleChange("0.29.0", {"null_block": True}, "0.29.0 v1/core/kv_cache_utils.py, not in 0.28.0"),
+    RuleChange(
+        "0.29.0",
+        {"null_block": True, "own_token_beside_window": True},
+        "0.29.0 v1/core/kv_cache_utils.py and models/commandr.py, not in 0.28.0; a started Cohere 2 agrees",
+    ),
     RuleChange(
         "0.32.0",
         {"mamba_checkpoints": True},

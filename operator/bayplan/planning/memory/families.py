@@ -37,6 +37,12 @@ class Family:
     """Bytes per element of recurrent states where the file states none; None follows the model's dtype."""
     defaults: Mapping[str, int] = field(default_factory=dict)
     """What the class assumes where the file is silent: files are saved without the fields that equal them."""
+    parallel_mamba: bool = False
+    """Every layer has attention and Mamba-2."""
+    own_token_beside_window: bool = False
+    """A window is the stated number of tokens before the present one."""
+    wide_norm_by_flag: bool = False
+    """`use_qk_norm` gives each column of queries and keys a weight."""
     needs: tuple[str, ...] = ()
     """Fields without which the layers' kinds would be guessed."""
     prediction_layers: int = 0
@@ -46,6 +52,9 @@ class Family:
 
 
 _QK_NORM = Traits(qk_norm=True)
+_OLMO = Traits(wide_qk_norm=True)
+_COHERE = Traits(norms_per_layer=1)
+"""Attention and feed-forward block share one norm."""
 _QKV_BIAS = Traits(qkv_bias=True)
 _GEMMA = Family(tied_by_default=True)
 _GEMMA3_DEFAULTS: Mapping[str, int] = MappingProxyType(
@@ -74,10 +83,19 @@ _QWEN3_5_MOE = Family(
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
+        "CohereForCausalLM": Family(traits=_COHERE, tied_by_default=True, wide_norm_by_flag=True),
+        "Cohere2ForCausalLM": Family(
+            traits=_COHERE,
+            layer_period=4,
+            tied_by_default=True,
+            own_token_beside_window=True,
+            defaults=MappingProxyType({"sliding_window": 4096}),
+        ),
         "DeepseekV2ForCausalLM": Family(),
         "DeepseekV3ForCausalLM": _DEEPSEEK_V3,
         "DeepseekV32ForCausalLM": _DEEPSEEK_V3,
         "DeepseekV4ForCausalLM": Family(traits=Traits(router_bias=True), needs=("compress_ratios",)),
+        "FalconH1ForCausalLM": Family(parallel_mamba=True, needs=("mamba_n_heads", "mamba_d_head")),
         "FalconForCausalLM": Family(
             traits=Traits(gated_mlp=False, norms_per_layer=1, norm_bias=True),
             tied_by_default=True,
@@ -94,6 +112,13 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             traits=Traits(qk_norm=True, norms_per_layer=4, layer_scalars=1), layer_period=6, tied_by_default=True
         ),
         "GraniteForCausalLM": Family(tied_by_default=True),
+        "GraniteMoeHybridForCausalLM": Family(
+            expert_width="intermediate_size",
+            shared_width="shared_intermediate_size",
+            dense_width="shared_intermediate_size",
+            needs=("layer_types",),
+        ),
+        "Glm4ForCausalLM": Family(traits=Traits(qkv_bias=True, norms_per_layer=4)),
         "Glm4MoeLiteForCausalLM": _DEEPSEEK_V3,
         "Glm4MoeForCausalLM": Family(traits=Traits(qkv_bias=True, router_bias=True)),
         "GlmMoeDsaForCausalLM": _DEEPSEEK_V3,
@@ -103,6 +128,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             expert_width="intermediate_size",
         ),
         "KimiK25ForConditionalGeneration": _DEEPSEEK_V3,
+        "KimiLinearForCausalLM": Family(
+            traits=Traits(router_bias=True), default_state_bytes=4, needs=("linear_attn_config", "kv_lora_rank")
+        ),
+        "Lfm2ForCausalLM": Family(traits=_QK_NORM, tied_by_default=True, needs=("conv_L_cache",)),
         "LlamaForCausalLM": Family(),
         "Llama4ForConditionalGeneration": Family(
             layer_period=4,
@@ -110,6 +139,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             shared_width="intermediate_size",
             dense_width="intermediate_size_mlp",
         ),
+        "MiniCPMForCausalLM": Family(tied_by_default=True, expert_width="intermediate_size"),
         "MiniMaxM2ForCausalLM": Family(traits=Traits(qk_norm=True, router_bias=True), expert_width="intermediate_size"),
         "MistralForCausalLM": Family(),
         "Mistral3ForConditionalGeneration": Family(vision="pixtral"),
@@ -117,6 +147,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "NemotronHForCausalLM": Family(
             traits=Traits(gated_mlp=False, norms_per_layer=1, router_bias=True), default_state_bytes=4
         ),
+        "Olmo2ForCausalLM": Family(traits=_OLMO),
+        "Olmo3ForCausalLM": Family(traits=_OLMO, layer_period=4, needs=("sliding_window",)),
         "OPTForCausalLM": Family(
             traits=Traits(gated_mlp=False, all_bias=True, norm_bias=True),
             tied_by_default=True,

@@ -14,6 +14,8 @@ _LAYER_TYPES = {
     "sliding_attention": Mixer.SLIDING,
     "chunked_attention": Mixer.CHUNKED,
     "linear_attention": Mixer.GATED_DELTA,
+    "mamba": Mixer.MAMBA,
+    "conv": Mixer.SHORT_CONVOLUTION,
 }
 _RATIOS = {0: Mixer.LATENT_WINDOW, 1: Mixer.LATENT_WINDOW, 4: Mixer.LATENT_SPARSE, 128: Mixer.LATENT_HEAVY}
 _NEMOTRON = {"M": Mixer.MAMBA, "*": Mixer.FULL, "-": Mixer.NONE, "E": Mixer.NONE}
@@ -25,6 +27,8 @@ def layer_mixers(fields: ConfigFields, family: Family, *, layers: int, latent: b
     In this order: a list of all layers, an interval of full attention, MLA, and the window or chunk
     of the family. Raises InvalidInput for a list that does not have `layers` entries or has an unknown one.
     """
+    if family.parallel_mamba:
+        return (Mixer.PARALLEL,) * layers
     for field, listed in _LISTED.items():
         stated = fields.raw(field)
         if stated is not None:
@@ -66,8 +70,34 @@ def _by_name(types: object, layers: int) -> tuple[Mixer, ...]:
     return tuple(_LAYER_TYPES[name] for name in types)
 
 
+def _by_number(stated: object, layers: int) -> tuple[Mixer, ...]:
+    """Kimi-Linear lists layers of each kind, counted from 1."""
+    lists = [stated.get(name) if isinstance(stated, Mapping) else None for name in ("kda_layers", "full_attn_layers")]
+    kinds: dict[object, Mixer] = {}
+    for numbers, mixer in zip(lists, (Mixer.KIMI_DELTA, Mixer.FULL), strict=True):
+        if isinstance(numbers, Sequence) and not isinstance(numbers, str):
+            kinds.update({number: mixer for number in numbers if type(number) is int})
+    if set(kinds) != set(range(1, layers + 1)) or sum(map(len, filter(None, lists))) != layers:
+        raise InvalidInput("linear_attn_config", f"must list layers 1 to {layers} in kda_layers or full_attn_layers")
+    return tuple(kinds[number] for number in range(1, layers + 1))
+
+
+def _by_attention(stated: object, layers: int) -> tuple[Mixer, ...]:
+    """LFM2 lists the layers with attention, counted from 0."""
+    numbers = stated if isinstance(stated, Sequence) and not isinstance(stated, str) else [None]
+    if any(type(number) is not int or not 0 <= number < layers for number in numbers):
+        raise InvalidInput("full_attn_idxs", f"must list layers of 0 to {layers - 1}")
+    return tuple(Mixer.FULL if index in numbers else Mixer.SHORT_CONVOLUTION for index in range(layers))
+
+
 _LISTED: Mapping[str, Callable[[object, int], tuple[Mixer, ...]]] = MappingProxyType(
-    {"hybrid_override_pattern": _by_letter, "compress_ratios": _by_ratio, "layer_types": _by_name}
+    {
+        "hybrid_override_pattern": _by_letter,
+        "compress_ratios": _by_ratio,
+        "linear_attn_config": _by_number,
+        "layer_types": _by_name,
+        "full_attn_idxs": _by_attention,
+    }
 )
 """Fields that say it layer by layer, the first one that is there counts."""
 

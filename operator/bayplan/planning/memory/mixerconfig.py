@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from bayplan.planning.memory.architecture import (
     COMPRESSED_MIXERS,
     CompressedShape,
+    ConvolutionShape,
     IndexerShape,
     LatentShape,
     LinearShape,
@@ -50,6 +51,12 @@ def indexer_shape(fields: ConfigFields) -> IndexerShape | None:
 
 def linear_shape(fields: ConfigFields, family: Family, mixers: Sequence[Mixer]) -> LinearShape | None:
     """Heads and states of linear attention; None for a model without it."""
+    if Mixer.KIMI_DELTA in mixers:
+        stated = fields.raw("linear_attn_config")
+        own = ConfigFields(stated, {})
+        heads, width, kernel = (own.needed(name) for name in ("num_heads", "head_dim", "short_conv_kernel_size"))
+        fields.missing += [f"linear_attn_config.{name}" for name in own.missing]
+        return LinearShape(heads, heads, width, width, kernel, _state_bytes(fields, family))
     if Mixer.GATED_DELTA not in mixers:
         return None
     return LinearShape(
@@ -64,16 +71,24 @@ def linear_shape(fields: ConfigFields, family: Family, mixers: Sequence[Mixer]) 
 
 def mamba_shape(fields: ConfigFields, family: Family, mixers: Sequence[Mixer]) -> MambaShape | None:
     """Heads and states of Mamba-2; None for a model without it."""
-    if Mixer.MAMBA not in mixers:
+    if not set(mixers) & {Mixer.MAMBA, Mixer.PARALLEL}:
         return None
     return MambaShape(
-        heads=fields.needed("mamba_num_heads"),
-        head_dim=fields.needed("mamba_head_dim"),
-        state_size=fields.needed("ssm_state_size"),
-        groups=fields.needed("n_groups"),
-        conv_kernel=fields.needed("conv_kernel"),
+        heads=fields.needed("mamba_num_heads", "mamba_n_heads"),
+        head_dim=fields.needed("mamba_head_dim", "mamba_d_head"),
+        state_size=fields.needed("ssm_state_size", "mamba_d_state"),
+        groups=fields.needed("n_groups", "mamba_n_groups"),
+        conv_kernel=fields.needed("conv_kernel", "mamba_d_conv"),
         state_bytes=_state_bytes(fields, family),
+        gated_norm=not family.parallel_mamba or fields.flag("mamba_rms_norm"),
     )
+
+
+def convolution_shape(fields: ConfigFields, mixers: Sequence[Mixer], *, hidden: int) -> ConvolutionShape | None:
+    """Channels and kernel of short convolutions; None for a model without them."""
+    if Mixer.SHORT_CONVOLUTION not in mixers:
+        return None
+    return ConvolutionShape(fields.number("conv_dim") or hidden, fields.needed("conv_L_cache"))
 
 
 def _state_bytes(fields: ConfigFields, family: Family) -> int | None:

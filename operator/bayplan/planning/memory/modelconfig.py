@@ -6,6 +6,7 @@ looked up in `text_config` first, where multimodal models keep those of their la
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from bayplan.planning.memory.architecture import (
@@ -24,13 +25,20 @@ from bayplan.planning.memory.architecture import (
 from bayplan.planning.memory.configfields import DTYPE_BYTES, ConfigFields
 from bayplan.planning.memory.families import FAMILIES, Family
 from bayplan.planning.memory.layerpattern import layer_mixers
-from bayplan.planning.memory.mixerconfig import compressed_shape, indexer_shape, latent_shape, linear_shape, mamba_shape
+from bayplan.planning.memory.mixerconfig import (
+    compressed_shape,
+    convolution_shape,
+    indexer_shape,
+    latent_shape,
+    linear_shape,
+    mamba_shape,
+)
 from bayplan.planning.memory.quantconfig import stated_cache_type
 from bayplan.planning.memory.vision import vision_parameters
 from bayplan.planning.numbers import InvalidInput, count
 
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
-_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts")
+_EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token", "top_k_experts", "num_experts_per_token")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads")
 
 
@@ -76,6 +84,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
     attention = _attention(fields, family, hidden=hidden, latent=latent, mixers=mixers)
     blocks = _feed_forwards(fields, layers=layer_count, has_experts=experts is not None, name=name)
     compressed = compressed_shape(fields, mixers)
+    convolution = convolution_shape(fields, mixers, hidden=hidden)
     linear, mamba = linear_shape(fields, family, mixers), mamba_shape(fields, family, mixers)
     fields.require(name)
     return ModelArchitecture(
@@ -84,15 +93,16 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
         hidden_size=hidden,
         vocab_size=vocabulary,
         attention=attention,
-        intermediate_size=fields.number(family.dense_width, "intermediate_size"),
+        intermediate_size=_dense_width(fields, family),
         latent=latent,
         compressed=compressed,
         indexer=indexer_shape(fields),
         experts=experts,
         linear=linear,
         mamba=mamba,
+        convolution=convolution,
         mtp_layers=_prediction_layers(fields, family),
-        tied_embeddings=fields.flag("tie_word_embeddings", default=family.tied_by_default),
+        tied_embeddings=_tied(fields, family),
         stores_tied_head=family.stores_tied_head and not fields.flag("new_decoder_architecture"),
         element_bytes=_element_bytes(fields),
         max_position_embeddings=fields.number("max_position_embeddings"),
@@ -141,6 +151,7 @@ def _attention(
         kv_heads=heads if kv_heads is None else kv_heads,
         head_dim=hidden // heads if head_dim is None else head_dim,
         window=fields.number("sliding_window") if {Mixer.SLIDING, *COMPRESSED_MIXERS} & set(mixers) else None,
+        own_token_beside_window=family.own_token_beside_window,
         chunk=fields.number("attention_chunk_size") if Mixer.CHUNKED in mixers else None,
         global_kv_heads=fields.number("num_global_key_value_heads"),
         global_head_dim=fields.number("global_head_dim"),
@@ -149,12 +160,31 @@ def _attention(
     )
 
 
+def _tied(fields: ConfigFields, family: Family) -> bool:
+    """LFM2 spells it in its own way."""
+    own = fields.flag("tie_embedding", default=family.tied_by_default)
+    return fields.flag("tie_word_embeddings", default=own)
+
+
+def _dense_width(fields: ConfigFields, family: Family) -> int | None:
+    """Inner width of dense layers; LFM2 states it before gating and rounds it up."""
+    width = fields.number(family.dense_width, "intermediate_size")
+    if "conv_L_cache" not in family.needs:
+        return width
+    width = fields.number("block_ff_dim") or width
+    if width is None or not fields.flag("block_auto_adjust_ff_dim", default=True):
+        return width
+    scale = Fraction(str(fields.raw("block_ffn_dim_multiplier") or 1))
+    multiple = fields.number("block_multiple_of") or 256
+    return -(-int(2 * width // 3 * scale) // multiple) * multiple
+
+
 def _experts(fields: ConfigFields, family: Family) -> ExpertShape | None:
     experts = fields.number(*_EXPERT_COUNTS)
     if not experts:
         return None
     width = fields.needed(family.expert_width)
-    shared = fields.number("n_shared_experts") or 0
+    shared = fields.number("n_shared_experts", "num_shared_experts") or 0
     return ExpertShape(
         experts=experts,
         per_token=fields.needed(*_EXPERTS_PER_TOKEN),
@@ -202,7 +232,9 @@ def _feed_forwards(fields: ConfigFields, *, layers: int, has_experts: bool, name
 def _traits(fields: ConfigFields, family: Family, *, has_experts: bool) -> Traits:
     traits = family.traits
     if fields.flag("use_qk_norm"):
-        traits = replace(traits, qk_norm=True)
+        traits = replace(traits, qk_norm=True, wide_qk_norm=family.wide_norm_by_flag)
+    if not fields.flag("attention_bias", default=True):
+        traits = replace(traits, qkv_bias=False)
     if fields.flag("new_decoder_architecture"):
         traits = replace(traits, norms_per_layer=2)
     if family.dense_width == "ffn_dim":
@@ -232,7 +264,7 @@ class _Recorder(dict[str, Any]):
             if isinstance(value, _Recorder):
                 value = value.kept()
             elif isinstance(value, Mapping):
-                value = {key: number for key, number in value.items() if isinstance(number, int | float | str)}
+                value = {key: number for key, number in value.items() if isinstance(number, int | float | str | list)}
             if value is not None:
                 found[name] = value
         return found

@@ -91,7 +91,9 @@ def _attention(model: ModelArchitecture, mixer: Mixer) -> Iterator[TensorClass]:
     if traits.output_bias or traits.all_bias:
         small += model.hidden_size
     small += traits.sinks * shape.heads
-    if traits.qk_norm:
+    if traits.wide_qk_norm:
+        small += (shape.heads + kv_heads) * head_dim
+    elif traits.qk_norm:
         small += 2 * head_dim
     if small:
         yield _small(small)
@@ -170,7 +172,30 @@ def _mamba(model: ModelArchitecture) -> Iterator[TensorClass]:
     inner, states = shape.intermediate_size, shape.groups * shape.state_size
     rows = 2 * inner + 2 * states + shape.heads
     yield _linear(model.hidden_size * (rows + inner), rows + model.hidden_size)
-    yield _small((inner + 2 * states) * (shape.conv_kernel + 1) + 3 * shape.heads + inner, Sharding.SPLIT)
+    norm = inner if shape.gated_norm else 0
+    yield _small((inner + 2 * states) * (shape.conv_kernel + 1) + 3 * shape.heads + norm, Sharding.SPLIT)
+
+
+def _kimi_delta(model: ModelArchitecture) -> Iterator[TensorClass]:
+    """Queries, keys, values and output; two gates through a bottleneck of a head's width [vLLM 0.32 `kimi_gdn`]."""
+    shape = model.linear
+    if shape is None:
+        return
+    hidden, width, inner = model.hidden_size, shape.value_head_dim, shape.value_heads * shape.value_head_dim
+    yield _linear(4 * hidden * inner, 3 * inner + hidden)
+    yield _linear(2 * hidden * width, 2 * width, Sharding.COPIED)
+    yield _linear(2 * width * inner, 2 * inner)
+    heads = hidden * shape.value_heads + shape.value_heads
+    yield _small(heads + 3 * inner * shape.conv_kernel + inner, Sharding.SPLIT)
+    yield _small(width)
+
+
+def _short_convolution(model: ModelArchitecture) -> Iterator[TensorClass]:
+    shape = model.convolution
+    if shape is None:
+        return
+    yield _linear(4 * model.hidden_size * shape.channels, 3 * shape.channels + model.hidden_size)
+    yield _small(shape.channels * shape.kernel, Sharding.SPLIT)
 
 
 def _mixer(model: ModelArchitecture, mixer: Mixer) -> Iterator[TensorClass]:
@@ -180,8 +205,15 @@ def _mixer(model: ModelArchitecture, mixer: Mixer) -> Iterator[TensorClass]:
         yield from _compressed(model, mixer)
     elif mixer is Mixer.GATED_DELTA:
         yield from _gated_delta(model)
+    elif mixer is Mixer.KIMI_DELTA:
+        yield from _kimi_delta(model)
+    elif mixer is Mixer.SHORT_CONVOLUTION:
+        yield from _short_convolution(model)
     elif mixer is Mixer.MAMBA:
         yield from _mamba(model)
+    elif mixer is Mixer.PARALLEL:
+        yield from _mamba(model)
+        yield from _attention(model, Mixer.FULL)
     elif mixer is not Mixer.NONE:
         yield from _attention(model, mixer)
 
@@ -229,8 +261,7 @@ def _layer(model: ModelArchitecture, layer: Layer) -> tuple[TensorClass, ...]:
 def parameters_of(model: ModelArchitecture) -> Parameters:
     """Count the parameters of `model` by tensor class.
 
-    Raises nothing: the architecture was validated when it was made. Kimi delta attention is not counted (its share of
-    the total is unknown), so a model with such layers has no exact total.
+    Raises nothing: the architecture was validated when it was made.
     """
     hidden, vocabulary, traits = model.hidden_size, model.vocab_size, model.traits
     norm = hidden * (2 if traits.norm_bias or traits.final_norm_bias else 1)

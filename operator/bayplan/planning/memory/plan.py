@@ -194,10 +194,12 @@ def _in_flight_batches(request: PlanRequest, rules: VllmRules) -> int:
 
 def page_rules(request: PlanRequest, rules: VllmRules, step: StepSize) -> PageRules:
     """The paging rules of this deployment."""
-    flags = request.flags
+    flags, model = request.flags, request.model
     caching = rules.state_checkpoints if flags.enable_prefix_caching is None else flags.enable_prefix_caching
     return PageRules(
-        block_tokens=_block_tokens(request),
+        block_tokens=max(
+            _block_tokens(request), rules.latent_hybrid_block if model.is_latent and model.has_states else 0
+        ),
         groups_by_kind=rules.groups_by_kind,
         chunked_by_kind=rules.chunked_by_kind,
         padding_ratio=rules.padding_ratio,
@@ -236,6 +238,7 @@ def layout_of_pages(request: PlanRequest, rules: VllmRules, step: StepSize) -> P
         states=request.flags.states,
         speculative_tokens=request.flags.speculative_tokens,
         draft=request.draft_cache,
+        own_token_beside_window=rules.own_token_beside_window,
     )
     paged = packed_layout if any(layer.spec.page for layer in layers) else page_layout
     return paged(layers, page_rules(request, rules, step), stages=request.ranks.pipeline)
