@@ -71,6 +71,8 @@ class Layer(NamedTuple):
 
     mixer: Mixer
     feed_forward: FeedForward
+    intermediate_size: int | None = None
+    """Inner width of its dense block where layers differ; None for the model's."""
 
 
 def _dimensions(record: object, *names: str, least: int = 1) -> None:
@@ -245,6 +247,8 @@ class Traits:
     wide_qk_norm: bool = False
     """Queries and keys are normalized with a weight for each of their columns, not of a head's."""
     norms_per_layer: int = 2
+    norm_per_part: bool = False
+    """A layer has one norm for each of its two halves that is there."""
     norm_bias: bool = False
     final_norm_bias: bool = False
     sinks: bool = False

@@ -45,6 +45,8 @@ class Family:
     """`use_qk_norm` gives each column of queries and keys a weight."""
     needs: tuple[str, ...] = ()
     """Fields without which the layers' kinds would be guessed."""
+    unknown_with: tuple[str, ...] = ()
+    """Fields that, where they are set, change the cache or the tensors in ways that are not known."""
     prediction_layers: int = 0
     """Layers of multi-token prediction that the checkpoint has where the file states none [vLLM `speculative.py`]."""
     vision: str = ""
@@ -91,6 +93,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             own_token_beside_window=True,
             defaults=MappingProxyType({"sliding_window": 4096}),
         ),
+        "DeciLMForCausalLM": Family(traits=Traits(norm_per_part=True), needs=("block_configs",)),
         "DeepseekV2ForCausalLM": Family(),
         "DeepseekV3ForCausalLM": _DEEPSEEK_V3,
         "DeepseekV32ForCausalLM": _DEEPSEEK_V3,
@@ -109,7 +112,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             traits=_GEMMA3.traits, layer_period=6, tied_by_default=True, vision="siglip", defaults=_GEMMA3_DEFAULTS
         ),
         "Gemma4ForConditionalGeneration": Family(
-            traits=Traits(qk_norm=True, norms_per_layer=4, layer_scalars=1), layer_period=6, tied_by_default=True
+            traits=Traits(qk_norm=True, norms_per_layer=4, layer_scalars=1),
+            layer_period=6,
+            tied_by_default=True,
+            unknown_with=("num_kv_shared_layers", "hidden_size_per_layer_input"),
         ),
         "GraniteForCausalLM": Family(tied_by_default=True),
         "GraniteMoeHybridForCausalLM": Family(

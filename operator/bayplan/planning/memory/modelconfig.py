@@ -22,6 +22,7 @@ from bayplan.planning.memory.architecture import (
     Traits,
     UnknownArchitecture,
 )
+from bayplan.planning.memory.blockconfig import searched_layers
 from bayplan.planning.memory.configfields import DTYPE_BYTES, ConfigFields
 from bayplan.planning.memory.families import FAMILIES, Family
 from bayplan.planning.memory.layerpattern import layer_mixers
@@ -75,25 +76,29 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
     hidden = fields.needed("hidden_size")
     vocabulary = fields.needed("vocab_size")
     fields.missing += [field for field in family.needs if fields.raw(field) is None]
+    for field in family.unknown_with:
+        if fields.raw(field):
+            raise UnknownArchitecture(name, (field,), f"{name} with {field} keeps a cache that is not known")
     fields.require(name)
     count(hidden, "hidden_size")
     count(vocabulary, "vocab_size")
     experts = _experts(fields, family)
     latent = latent_shape(fields)
-    mixers = layer_mixers(fields, family, layers=layer_count, latent=latent is not None)
-    attention = _attention(fields, family, hidden=hidden, latent=latent, mixers=mixers)
-    blocks = _feed_forwards(fields, layers=layer_count, has_experts=experts is not None, name=name)
+    layers, heads_in_group = _layers(fields, family, name=name, layers=layer_count, hidden=hidden)
+    mixers = tuple(layer.mixer for layer in layers)
+    attention = _attention(fields, family, hidden=hidden, latent=latent, mixers=mixers, heads_in_group=heads_in_group)
     compressed = compressed_shape(fields, mixers)
     convolution = convolution_shape(fields, mixers, hidden=hidden)
     linear, mamba = linear_shape(fields, family, mixers), mamba_shape(fields, family, mixers)
     fields.require(name)
     return ModelArchitecture(
         name=name,
-        layers=tuple(Layer(mixer, block) for mixer, block in zip(mixers, blocks, strict=True)),
+        layers=layers,
         hidden_size=hidden,
         vocab_size=vocabulary,
         attention=attention,
-        intermediate_size=_dense_width(fields, family),
+        intermediate_size=max((layer.intermediate_size or 0 for layer in layers), default=0)
+        or _dense_width(fields, family),
         latent=latent,
         compressed=compressed,
         indexer=indexer_shape(fields),
@@ -109,6 +114,19 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
         vision_parameters=vision_parameters(family.vision, config, hidden_size=hidden),
         traits=_traits(fields, family, has_experts=experts is not None),
     )
+
+
+def _layers(
+    fields: ConfigFields, family: Family, *, name: str, layers: int, hidden: int
+) -> tuple[tuple[Layer, ...], int | None]:
+    """The layers, and the query heads that share a KV head where only the layers say it."""
+    if "block_configs" in family.needs:
+        return searched_layers(fields.raw("block_configs"), name=name, layers=layers, hidden=hidden)
+    latent = fields.number("kv_lora_rank") is not None
+    mixers = layer_mixers(fields, family, layers=layers, latent=latent)
+    has_experts = bool(fields.number(*_EXPERT_COUNTS))
+    blocks = _feed_forwards(fields, layers=layers, has_experts=has_experts, name=name)
+    return tuple(Layer(mixer, block) for mixer, block in zip(mixers, blocks, strict=True)), None
 
 
 def _prediction_layers(fields: ConfigFields, family: Family) -> int:
@@ -131,7 +149,13 @@ def _element_bytes(fields: ConfigFields) -> int:
 
 
 def _attention(
-    fields: ConfigFields, family: Family, *, hidden: int, latent: LatentShape | None, mixers: Sequence[Mixer]
+    fields: ConfigFields,
+    family: Family,
+    *,
+    hidden: int,
+    latent: LatentShape | None,
+    mixers: Sequence[Mixer],
+    heads_in_group: int | None,
 ) -> AttentionShape | None:
     if not set(mixers) & HEADED_MIXERS:
         return None
@@ -139,6 +163,10 @@ def _attention(
     if heads < 1:
         raise InvalidInput("num_attention_heads", f"must be at least 1, not {heads}")
     kv_heads = fields.number(*_KV_HEADS)
+    if heads_in_group is not None:
+        if heads % heads_in_group:
+            raise InvalidInput("block_configs.n_heads_in_group", f"{heads_in_group} must divide the {heads} heads")
+        kv_heads = heads // heads_in_group
     if family.multi_query and not fields.flag("new_decoder_architecture") and fields.flag("multi_query", default=True):
         kv_heads = 1
     head_dim = None if family.heads_divide_hidden else fields.number("head_dim")

@@ -251,9 +251,12 @@ def _layer(model: ModelArchitecture, layer: Layer) -> tuple[TensorClass, ...]:
     if layer.feed_forward is FeedForward.DENSE or (
         layer.feed_forward is FeedForward.EXPERTS and traits.dense_beside_experts
     ):
-        classes += _dense(model, model.intermediate_size or 0)
+        classes += _dense(model, layer.intermediate_size or model.intermediate_size or 0)
     norm = model.hidden_size * (2 if traits.norm_bias else 1)
-    classes.append(_small(traits.norms_per_layer * norm + traits.layer_scalars))
+    norms = traits.norms_per_layer
+    if traits.norm_per_part:
+        norms = (layer.mixer is not Mixer.NONE) + (layer.feed_forward is not FeedForward.NONE)
+    classes.append(_small(norms * norm + traits.layer_scalars))
     return tuple(classes)
 
 
