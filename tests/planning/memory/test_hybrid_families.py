@@ -206,3 +206,29 @@ def test_a_stated_false_takes_the_biases_away() -> None:
     plain = parse_config({**config, "attention_bias": False})
 
     assert parameters_of(parse_config(config)).total - parameters_of(plain).total == 6 * (32 + 2 * 2) * 128
+
+
+def test_nemotron_3_states_its_layers_by_word_and_its_experts_behind_projections() -> None:
+    """120.7e9 parameters, as the name says; experts as wide as the model would make it 458e9."""
+    large = catalogue_model("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16")
+    words = catalogue_model("nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-NVFP4")
+    letters = catalogue_model("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
+
+    assert large.architecture.experts is not None
+    assert large.architecture.experts.latent_size == 1024
+    assert large.parameters == 120668707840
+    assert words.architecture.layers == letters.architecture.layers
+    assert words.parameters == letters.parameters
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [(["mamba", "conv"], "must be of mamba, attention, mlp, moe, not conv"), ("mamba", "must list all 8 layers")],
+)
+def test_words_that_are_no_layers_are_refused(words: object, message: str) -> None:
+    config = without(STARTED["NemotronHForCausalLM"], "hybrid_override_pattern")
+
+    with pytest.raises(InvalidInput, match=f"layers_block_type: {message}"):
+        parse_config({**config, "layers_block_type": words})
+    with pytest.raises(UnknownArchitecture, match="hybrid_override_pattern or layers_block_type"):
+        parse_config(config)

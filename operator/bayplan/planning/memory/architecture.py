@@ -173,9 +173,11 @@ class ExpertShape:
     intermediate_size: int
     shared_intermediate_size: int = 0
     """Inner width of all shared experts of a layer together; 0 for none."""
+    latent_size: int | None = None
+    """Width that routed experts work in, between two projections; None for the model's hidden size."""
 
     def __post_init__(self) -> None:
-        _dimensions(self, "experts", "per_token", "intermediate_size")
+        _dimensions(self, "experts", "per_token", "intermediate_size", "latent_size")
         _dimensions(self, "shared_intermediate_size", least=0)
         if self.per_token > self.experts:
             raise InvalidInput("num_experts_per_tok", f"{self.per_token} is more than the {self.experts} experts")

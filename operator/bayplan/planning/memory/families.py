@@ -44,7 +44,7 @@ class Family:
     wide_norm_by_flag: bool = False
     """`use_qk_norm` gives each column of queries and keys a weight."""
     needs: tuple[str, ...] = ()
-    """Fields without which the layers' kinds would be guessed."""
+    """Fields without which the layers' kinds would be guessed; one of those joined by "or" is enough."""
     unknown_with: tuple[str, ...] = ()
     """Fields that, where they are set, change the cache or the tensors in ways that are not known."""
     prediction_layers: int = 0
@@ -151,7 +151,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "Mistral3ForConditionalGeneration": Family(vision="pixtral"),
         "MixtralForCausalLM": Family(expert_width="intermediate_size"),
         "NemotronHForCausalLM": Family(
-            traits=Traits(gated_mlp=False, norms_per_layer=1, router_bias=True), default_state_bytes=4
+            traits=Traits(gated_mlp=False, norms_per_layer=1, router_bias=True),
+            default_state_bytes=4,
+            needs=("hybrid_override_pattern or layers_block_type",),
         ),
         "Olmo2ForCausalLM": Family(traits=_OLMO),
         "Olmo3ForCausalLM": Family(traits=_OLMO, layer_period=4, needs=("sliding_window",)),

@@ -18,6 +18,7 @@ _LAYER_TYPES = {
     "conv": Mixer.SHORT_CONVOLUTION,
 }
 _RATIOS = {0: Mixer.LATENT_WINDOW, 1: Mixer.LATENT_WINDOW, 4: Mixer.LATENT_SPARSE, 128: Mixer.LATENT_HEAVY}
+_NEMOTRON_WORDS = {"mamba": Mixer.MAMBA, "attention": Mixer.FULL, "mlp": Mixer.NONE, "moe": Mixer.NONE}
 _NEMOTRON = {"M": Mixer.MAMBA, "*": Mixer.FULL, "-": Mixer.NONE, "E": Mixer.NONE}
 
 
@@ -49,6 +50,15 @@ def _by_letter(pattern: object, layers: int) -> tuple[Mixer, ...]:
     if not isinstance(pattern, str) or len(pattern) != layers or set(pattern) - set(_NEMOTRON):
         raise InvalidInput("hybrid_override_pattern", f"must be {layers} letters of {''.join(_NEMOTRON)}")
     return tuple(_NEMOTRON[letter] for letter in pattern)
+
+
+def _by_word(words: object, layers: int) -> tuple[Mixer, ...]:
+    if not isinstance(words, Sequence) or isinstance(words, str) or len(words) != layers:
+        raise InvalidInput("layers_block_type", f"must list all {layers} layers")
+    unknown = [word for word in words if not isinstance(word, str) or word not in _NEMOTRON_WORDS]
+    if unknown:
+        raise InvalidInput("layers_block_type", f"must be of {', '.join(_NEMOTRON_WORDS)}, not {str(unknown[0])[:40]}")
+    return tuple(_NEMOTRON_WORDS[word] for word in words)
 
 
 def _by_ratio(ratios: object, layers: int) -> tuple[Mixer, ...]:
@@ -93,6 +103,7 @@ def _by_attention(stated: object, layers: int) -> tuple[Mixer, ...]:
 _LISTED: Mapping[str, Callable[[object, int], tuple[Mixer, ...]]] = MappingProxyType(
     {
         "hybrid_override_pattern": _by_letter,
+        "layers_block_type": _by_word,
         "compress_ratios": _by_ratio,
         "linear_attn_config": _by_number,
         "layer_types": _by_name,

@@ -75,7 +75,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
     layer_count = _layer_count(fields)
     hidden = fields.needed("hidden_size")
     vocabulary = fields.needed("vocab_size")
-    fields.missing += [field for field in family.needs if fields.raw(field) is None]
+    fields.missing += [field for field in family.needs if all(fields.raw(name) is None for name in field.split(" or "))]
     for field in family.unknown_with:
         if fields.raw(field):
             raise UnknownArchitecture(name, (field,), f"{name} with {field} keeps a cache that is not known")
@@ -135,7 +135,8 @@ def _prediction_layers(fields: ConfigFields, family: Family) -> int:
 
 
 def _layer_count(fields: ConfigFields) -> int:
-    layers = fields.needed("num_hidden_layers")
+    listed = fields.raw("layers_block_type")
+    layers = len(listed) if isinstance(listed, list | tuple) and listed else fields.needed("num_hidden_layers")
     if not 0 < layers <= 4096:
         raise InvalidInput("num_hidden_layers", f"must be 1 to 4096, not {layers}")
     return layers
@@ -218,6 +219,7 @@ def _experts(fields: ConfigFields, family: Family) -> ExpertShape | None:
         per_token=fields.needed(*_EXPERTS_PER_TOKEN),
         intermediate_size=width,
         shared_intermediate_size=_shared_width(fields, family, width=width, shared=shared),
+        latent_size=fields.number("moe_latent_size"),
     )
 
 
@@ -229,7 +231,11 @@ def _shared_width(fields: ConfigFields, family: Family, *, width: int, shared: i
 
 
 def _feed_forwards(fields: ConfigFields, *, layers: int, has_experts: bool, name: str) -> list[FeedForward]:
-    """Dense or experts, layer by layer; a Nemotron pattern states it by letter."""
+    """Dense or experts, layer by layer; Nemotron states it by letter or by word."""
+    words = fields.raw("layers_block_type")
+    if isinstance(words, list | tuple):
+        named_blocks = {"mlp": FeedForward.DENSE, "moe": FeedForward.EXPERTS}
+        return [named_blocks.get(str(word), FeedForward.NONE) for word in words]
     pattern = fields.raw("hybrid_override_pattern")
     if isinstance(pattern, str):
         kinds = {"-": FeedForward.DENSE, "E": FeedForward.EXPERTS}

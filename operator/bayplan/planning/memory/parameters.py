@@ -230,9 +230,11 @@ def _experts(model: ModelArchitecture) -> Iterator[TensorClass]:
     if shape is None:
         return
     matrices = 3 if traits.gated_mlp else 2
-    width, number = shape.intermediate_size, shape.experts
-    rows = number * ((matrices - 1) * width + hidden)
-    yield TensorClass(Content.EXPERT, Sharding.EXPERTS, number * matrices * hidden * width, rows)
+    width, number, outer = shape.intermediate_size, shape.experts, shape.latent_size or hidden
+    rows = number * ((matrices - 1) * width + outer)
+    yield TensorClass(Content.EXPERT, Sharding.EXPERTS, number * matrices * outer * width, rows)
+    if shape.latent_size is not None:
+        yield _linear(2 * hidden * outer, hidden + outer, Sharding.COPIED)
     if traits.expert_bias:
         yield _small(rows, Sharding.EXPERTS)
     if shape.shared_intermediate_size:
