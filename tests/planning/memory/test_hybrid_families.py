@@ -232,3 +232,30 @@ def test_words_that_are_no_layers_are_refused(words: object, message: str) -> No
         parse_config({**config, "layers_block_type": words})
     with pytest.raises(UnknownArchitecture, match="hybrid_override_pattern or layers_block_type"):
         parse_config(config)
+
+
+def test_jamba_keeps_a_state_per_channel_and_attends_in_each_eighth_layer() -> None:
+    model = catalogue_model("ai21labs/Jamba-v0.1").architecture
+
+    assert [index for index, layer in enumerate(model.layers) if layer.mixer is Mixer.FULL] == [4, 12, 20, 28]
+    assert [layer.feed_forward.value for layer in model.layers[:2]] == ["dense", "experts"]
+    assert state_bytes(model, Mixer.MAMBA_1, tensor=1) == 8192 * (3 + 16) * 2
+    wide = StateTypes(mamba_ssm_cache_dtype="float32")
+    assert state_bytes(model, Mixer.MAMBA_1, tensor=2, states=wide) == 4096 * (3 * 2 + 16 * 4)
+
+
+def test_a_jamba_of_one_expert_is_dense() -> None:
+    model = parse_config({**STARTED["JambaForCausalLM"], "num_experts": 1})
+
+    assert not model.has_experts
+
+
+@pytest.mark.parametrize("field", ["attn_layer_period", "expert_layer_offset", "mamba_d_state", "mamba_expand"])
+def test_a_missing_field_of_jamba_is_named(field: str) -> None:
+    with pytest.raises(UnknownArchitecture, match=field):
+        parse_config(without(STARTED["JambaForCausalLM"], field))
+
+
+def test_an_offset_outside_its_period_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="attn_layer_period: must be above the offset 8"):
+        parse_config({**STARTED["JambaForCausalLM"], "attn_layer_offset": 8})

@@ -33,6 +33,7 @@ class Mixer(StrEnum):
     """MLA: one compressed vector per token instead of heads."""
     GATED_DELTA = "gated delta net"
     MAMBA = "Mamba-2"
+    MAMBA_1 = "Mamba-1"
     KIMI_DELTA = "Kimi delta attention"
     LATENT_WINDOW = "sliding window latent attention"
     """DeepSeek-V4: one vector per token of the window alone."""
@@ -48,7 +49,7 @@ class Mixer(StrEnum):
     """The layer is a feed-forward block alone."""
 
 
-STATE_MIXERS = frozenset({Mixer.GATED_DELTA, Mixer.MAMBA, Mixer.KIMI_DELTA, Mixer.SHORT_CONVOLUTION})
+STATE_MIXERS = frozenset({Mixer.GATED_DELTA, Mixer.MAMBA, Mixer.MAMBA_1, Mixer.KIMI_DELTA, Mixer.SHORT_CONVOLUTION})
 """Keep a state of fixed size per request instead of keys and values per token."""
 
 
@@ -222,6 +223,19 @@ class MambaShape:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstMambaShape:
+    """A Mamba-1 mixer: channels with a state each, and the rank of its time steps."""
+
+    channels: int
+    state_size: int
+    conv_kernel: int
+    step_rank: int
+
+    def __post_init__(self) -> None:
+        _dimensions(self, "channels", "state_size", "conv_kernel", "step_rank")
+
+
+@dataclass(frozen=True, slots=True)
 class ConvolutionShape:
     """A gated short convolution: its channels and how many inputs it sees."""
 
@@ -285,6 +299,7 @@ class ModelArchitecture:
     experts: ExpertShape | None = None
     linear: LinearShape | None = None
     mamba: MambaShape | None = None
+    first_mamba: FirstMambaShape | None = None
     convolution: ConvolutionShape | None = None
     mtp_layers: int = 0
     """Multi-token-prediction layers in the checkpoint; loaded only when the engine speculates with them."""
@@ -320,6 +335,7 @@ class ModelArchitecture:
             (Mixer.LATENT_SPARSE in mixers, self.indexer, "index_head_dim"),
             (bool(mixers & {Mixer.GATED_DELTA, Mixer.KIMI_DELTA}), self.linear, "linear_num_value_heads"),
             (bool(mixers & {Mixer.MAMBA, Mixer.PARALLEL}), self.mamba, "mamba_num_heads"),
+            (Mixer.MAMBA_1 in mixers, self.first_mamba, "mamba_d_state"),
             (Mixer.SHORT_CONVOLUTION in mixers, self.convolution, "conv_L_cache"),
             (FeedForward.DENSE in blocks, self.intermediate_size, "intermediate_size"),
             (FeedForward.EXPERTS in blocks, self.experts, "num_experts"),

@@ -233,6 +233,11 @@ def state_bytes(
     if mixer is Mixer.SHORT_CONVOLUTION and model.convolution is not None:
         inputs = model.convolution.kernel - 1 + speculative_tokens
         return model.convolution.channels // tensor * inputs * states.convolution_bytes(model=model.element_bytes)
+    if mixer is Mixer.MAMBA_1 and model.first_mamba is not None:
+        first = model.first_mamba
+        recurrent = states.recurrent_bytes(stated=None, model=model.element_bytes) * first.state_size
+        inputs = (first.conv_kernel - 1) * states.convolution_bytes(model=model.element_bytes)
+        return first.channels // tensor * (inputs + recurrent)
     if mixer is Mixer.MAMBA and model.mamba is not None:
         mamba = model.mamba
         groups = mamba.groups if mamba.groups % tensor == 0 else mamba.groups + tensor - mamba.groups

@@ -45,6 +45,8 @@ class Family:
     """`use_qk_norm` gives each column of queries and keys a weight."""
     needs: tuple[str, ...] = ()
     """Fields without which the layers' kinds would be guessed; one of those joined by "or" is enough."""
+    least_experts: int = 1
+    """With fewer there is a dense block."""
     unknown_with: tuple[str, ...] = ()
     """Fields that, where they are set, change the cache or the tensors in ways that are not known."""
     prediction_layers: int = 0
@@ -132,6 +134,11 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             traits=Traits(qkv_bias=True, output_bias=True, sinks=True, router_bias=True, expert_bias=True),
             layer_period=2,
             expert_width="intermediate_size",
+        ),
+        "JambaForCausalLM": Family(
+            expert_width="intermediate_size",
+            least_experts=2,
+            needs=("attn_layer_period", "attn_layer_offset", "expert_layer_period", "expert_layer_offset"),
         ),
         "KimiK25ForConditionalGeneration": _DEEPSEEK_V3,
         "KimiLinearForCausalLM": Family(

@@ -38,9 +38,9 @@ def layer_mixers(fields: ConfigFields, family: Family, *, layers: int, latent: b
             return tuple(Mixer.LATENT if latent and mixer is Mixer.FULL else mixer for mixer in named)
     if latent:
         return (Mixer.LATENT,) * layers
-    interval = fields.number("full_attention_interval")
-    if interval is not None:
-        return _every(interval, "full_attention_interval", Mixer.GATED_DELTA, layers)
+    periodic = _periodic(fields, layers)
+    if periodic:
+        return periodic
     if fields.number("attention_chunk_size") is not None:
         return _every(family.layer_period or 1, "no_rope_layer_interval", Mixer.CHUNKED, layers)
     return _windowed(fields, family, layers)
@@ -124,6 +124,24 @@ def _windowed(fields: ConfigFields, family: Family, layers: int) -> tuple[Mixer,
     if period is None:
         return (Mixer.SLIDING,) * layers
     return _every(period, "sliding_window_pattern", Mixer.SLIDING, layers)
+
+
+def _periodic(fields: ConfigFields, layers: int) -> tuple[Mixer, ...]:
+    """Full attention at an interval among layers with states; Jamba says where the first one stands."""
+    interval, period = fields.number("full_attention_interval"), fields.number("attn_layer_period")
+    if interval is not None:
+        return _every(interval, "full_attention_interval", Mixer.GATED_DELTA, layers)
+    if period is None:
+        return ()
+    chosen = every_nth(period, fields.number("attn_layer_offset") or 0, "attn_layer_period", layers)
+    return tuple(Mixer.FULL if own else Mixer.MAMBA_1 for own in chosen)
+
+
+def every_nth(period: int, offset: int, name: str, layers: int) -> tuple[bool, ...]:
+    """Which layers stand at `offset` in each `period`; raises InvalidInput for one outside."""
+    if not 0 <= offset < period:
+        raise InvalidInput(name, f"must be above the offset {offset} and at least 1, not {period}")
+    return tuple(index % period == offset for index in range(layers))
 
 
 def _every(period: int, name: str, other: Mixer, layers: int) -> tuple[Mixer, ...]:

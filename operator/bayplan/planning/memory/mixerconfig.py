@@ -6,6 +6,7 @@ from bayplan.planning.memory.architecture import (
     COMPRESSED_MIXERS,
     CompressedShape,
     ConvolutionShape,
+    FirstMambaShape,
     IndexerShape,
     LatentShape,
     LinearShape,
@@ -81,6 +82,19 @@ def mamba_shape(fields: ConfigFields, family: Family, mixers: Sequence[Mixer]) -
         conv_kernel=fields.needed("conv_kernel", "mamba_d_conv"),
         state_bytes=_state_bytes(fields, family),
         gated_norm=not family.parallel_mamba or fields.flag("mamba_rms_norm"),
+    )
+
+
+def first_mamba_shape(fields: ConfigFields, mixers: Sequence[Mixer], *, hidden: int) -> FirstMambaShape | None:
+    """Channels and states of Mamba-1; None for a model without it."""
+    if Mixer.MAMBA_1 not in mixers:
+        return None
+    automatic = fields.raw("mamba_dt_rank") in {None, "auto"}
+    return FirstMambaShape(
+        channels=fields.needed("mamba_expand") * hidden,
+        state_size=fields.needed("mamba_d_state"),
+        conv_kernel=fields.needed("mamba_d_conv"),
+        step_rank=-(-hidden // 16) if automatic else fields.needed("mamba_dt_rank"),
     )
 
 

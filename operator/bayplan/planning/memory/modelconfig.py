@@ -25,10 +25,11 @@ from bayplan.planning.memory.architecture import (
 from bayplan.planning.memory.blockconfig import searched_layers
 from bayplan.planning.memory.configfields import DTYPE_BYTES, ConfigFields
 from bayplan.planning.memory.families import FAMILIES, Family
-from bayplan.planning.memory.layerpattern import layer_mixers
+from bayplan.planning.memory.layerpattern import every_nth, layer_mixers
 from bayplan.planning.memory.mixerconfig import (
     compressed_shape,
     convolution_shape,
+    first_mamba_shape,
     indexer_shape,
     latent_shape,
     linear_shape,
@@ -88,6 +89,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
     mixers = tuple(layer.mixer for layer in layers)
     attention = _attention(fields, family, hidden=hidden, latent=latent, mixers=mixers, heads_in_group=heads_in_group)
     compressed = compressed_shape(fields, mixers)
+    first_mamba = first_mamba_shape(fields, mixers, hidden=hidden)
     convolution = convolution_shape(fields, mixers, hidden=hidden)
     linear, mamba = linear_shape(fields, family, mixers), mamba_shape(fields, family, mixers)
     fields.require(name)
@@ -105,6 +107,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelArchitecture:
         experts=experts,
         linear=linear,
         mamba=mamba,
+        first_mamba=first_mamba,
         convolution=convolution,
         mtp_layers=_prediction_layers(fields, family),
         tied_embeddings=_tied(fields, family),
@@ -124,7 +127,7 @@ def _layers(
         return searched_layers(fields.raw("block_configs"), name=name, layers=layers, hidden=hidden)
     latent = fields.number("kv_lora_rank") is not None
     mixers = layer_mixers(fields, family, layers=layers, latent=latent)
-    has_experts = bool(fields.number(*_EXPERT_COUNTS))
+    has_experts = (fields.number(*_EXPERT_COUNTS) or 0) >= family.least_experts
     blocks = _feed_forwards(fields, layers=layers, has_experts=has_experts, name=name)
     return tuple(Layer(mixer, block) for mixer, block in zip(mixers, blocks, strict=True)), None
 
@@ -209,8 +212,8 @@ def _dense_width(fields: ConfigFields, family: Family) -> int | None:
 
 
 def _experts(fields: ConfigFields, family: Family) -> ExpertShape | None:
-    experts = fields.number(*_EXPERT_COUNTS)
-    if not experts:
+    experts = fields.number(*_EXPERT_COUNTS) or 0
+    if experts < family.least_experts:
         return None
     width = fields.needed(family.expert_width)
     shared = fields.number("n_shared_experts", "num_shared_experts") or 0
@@ -248,6 +251,10 @@ def _feed_forwards(fields: ConfigFields, *, layers: int, has_experts: bool, name
         if not isinstance(types, list | tuple) or len(types) != layers or not all(str(kind) in named for kind in types):
             raise InvalidInput("mlp_layer_types", f"must list all {layers} layers as dense or sparse")
         return [named[str(kind)] for kind in types]
+    period = fields.number("expert_layer_period")
+    if period is not None:
+        chosen = every_nth(period, fields.number("expert_layer_offset") or 0, "expert_layer_period", layers)
+        return [FeedForward.EXPERTS if own else FeedForward.DENSE for own in chosen]
     first = fields.number("first_k_dense_replace") or 0
     step = fields.number("interleave_moe_layer_step", "moe_layer_freq", "decoder_sparse_step") or 1
     dense_only = fields.raw("mlp_only_layers") or ()

@@ -176,6 +176,18 @@ def _mamba(model: ModelArchitecture) -> Iterator[TensorClass]:
     yield _small((inner + 2 * states) * (shape.conv_kernel + 1) + 3 * shape.heads + norm, Sharding.SPLIT)
 
 
+def _first_mamba(model: ModelArchitecture) -> Iterator[TensorClass]:
+    """Mamba-1 with the norms of Jamba on time steps and on what enters and leaves the state."""
+    shape = model.first_mamba
+    if shape is None:
+        return
+    inner, rank, selected = shape.channels, shape.step_rank, shape.step_rank + 2 * shape.state_size
+    yield _linear(3 * model.hidden_size * inner, 2 * inner + model.hidden_size)
+    yield _linear(inner * (selected + rank), selected + inner)
+    yield _small(inner * (shape.conv_kernel + 1 + 1 + shape.state_size + 1), Sharding.SPLIT)
+    yield _small(selected)
+
+
 def _kimi_delta(model: ModelArchitecture) -> Iterator[TensorClass]:
     """Queries, keys, values and output; two gates through a bottleneck of a head's width [vLLM 0.32 `kimi_gdn`]."""
     shape = model.linear
@@ -205,6 +217,8 @@ def _mixer(model: ModelArchitecture, mixer: Mixer) -> Iterator[TensorClass]:
         yield from _compressed(model, mixer)
     elif mixer is Mixer.GATED_DELTA:
         yield from _gated_delta(model)
+    elif mixer is Mixer.MAMBA_1:
+        yield from _first_mamba(model)
     elif mixer is Mixer.KIMI_DELTA:
         yield from _kimi_delta(model)
     elif mixer is Mixer.SHORT_CONVOLUTION:
