@@ -65,10 +65,11 @@ MODEL_ERAS: tuple[tuple[str, str], ...] = (
     (r"gemma-3|llama-4|qwen3-(\d|235)", "0.8.5"),
     (r"mistral-small-3\.2|kimi-k2-instruct|qwen3-coder", "0.10.0"),
     (r"gpt-oss|glm-4\.5|qwen3-next|nemotron-h", "0.10.1"),
+    (r"kimi-linear|olmo-?3|granite-4", "0.11.0"),
     (r"deepseek-v3\.2|kimi-k2-thinking|nemotron", "0.12.0"),
     (r"minimax-m2\.5|qwen3\.5", "0.16.0"),
     (r"glm-5|gemma-4|minimax-m2\.7", "0.19.0"),
-    (r"kimi-k2\.6|qwen3\.6", "0.20.1"),
+    (r"kimi-k2\.6|qwen3\.6|deepseek-v4", "0.20.1"),
     (r"qwen3\.8", "0.26.0"),
 )
 """The engine release of the time when a model came out."""
@@ -256,7 +257,9 @@ def _format(row: Row, model: CatalogueModel | None) -> WeightFormat | None:
     """
     name = row["model"].lower()
     named = named_format(name) or ""
-    own = model is not None and model.name.lower().rsplit("/", 1)[-1] == name.rsplit("/", 1)[-1]
+    # A later edition of the same checkpoint carries its month and day, and is packed like the first.
+    edition = re.sub(r"-\d{4}$", "", name.rsplit("/", 1)[-1])
+    own = model is not None and re.sub(r"-\d{4}$", "", model.name.lower().rsplit("/", 1)[-1]) == edition
     native = model.native_format if model is not None and own else ""
     stated = native if native.startswith(row["quant"] or "-") else row["quant"]
     # A name without its organisation names no checkpoint, so it says nothing about the format.

@@ -53,6 +53,10 @@ KNOWN = [
     Known(named("gemma-3-27b-it"), Split(4), None, "", _VERIFY),
     Known(named("falcon-7b"), Split(2), Rule.ATTENTION_HEADS, "tensor=1", "71 heads; " + _VERIFY),
     Known(named("Qwen2.5-0.5B"), Split(4), Rule.ATTENTION_HEADS, "tensor=2", "14 heads; " + _VERIFY),
+    Known(
+        named("DeepSeek-V4-Flash"), Split(16), Rule.ATTENTION_HEADS, "tensor=8", "8 groups; deepseek_v4/attention.py"
+    ),
+    Known(named("DeepSeek-V4-Flash"), Split(8), None, "", "one group of outputs a rank; deepseek_v4/attention.py"),
     # 2: KV heads
     Known(named("Phi-3-medium-4k-instruct"), Split(4), Rule.KV_HEADS, "tensor=2", "vllm#5951"),
     Known(named("Phi-3-medium-4k-instruct"), Split(2), None, "", "vllm#5951"),

@@ -20,7 +20,8 @@ class Rule(StrEnum):
     """What a size can break, in the order in which the engine would find out."""
 
     ATTENTION_HEADS = "attention heads"
-    """`verify_with_parallel_config` [vllm#2652, #414, #596, #1705]."""
+    """`verify_with_parallel_config` [vllm#2652, #414, #596, #1705]; heads of states and groups of outputs are divided
+    alike [vLLM 0.32 `mamba_mixer2.py`, `gdn/base.py`, `deepseek_v4/attention.py`]."""
     VOCABULARY = "vocabulary"
     """`VocabParallelEmbedding`, built before any layer: padded to 64 and divided [llm-d-planner#205, vllm#31474]."""
     KV_HEADS = "KV heads"
@@ -65,6 +66,8 @@ class RuleFacts:
     vocab_size: int | None = None
     dense_widths: tuple[int, ...] = ()
     expert_width: int | None = None
+    further_heads: tuple[tuple[int, str], ...] = ()
+    """What else is divided over the ranks head by head: number and name."""
     attention_widths: tuple[int, ...] = ()
     """Inner widths of the attention's output projections, which the ranks divide as they divide the heads."""
     block: int = 0
@@ -90,10 +93,24 @@ def rule_facts(model: ModelArchitecture, *, block: int = 0, expert_block: int = 
         vocab_size=model.vocab_size,
         dense_widths=tuple(width for width in (*dense, *shared) if width),
         expert_width=None if experts is None else experts.intermediate_size,
+        further_heads=_further_heads(model),
         attention_widths=_attention_widths(model),
         block=block,
         expert_block=expert_block,
     )
+
+
+def _further_heads(model: ModelArchitecture) -> tuple[tuple[int, str], ...]:
+    """Mamba's groups are copied where they do not divide; heads and DeepSeek-V4's groups of outputs are not."""
+    found: list[tuple[int, str]] = []
+    if model.compressed is not None:
+        found.append((model.compressed.o_groups, "groups of attention outputs"))
+    if model.linear is not None:
+        found.append((model.linear.key_heads, "linear attention key heads"))
+        found.append((model.linear.value_heads, "linear attention value heads"))
+    if model.mamba is not None:
+        found.append((model.mamba.heads, "Mamba heads"))
+    return tuple(found)
 
 
 def _attention_widths(model: ModelArchitecture) -> tuple[int, ...]:
@@ -126,9 +143,11 @@ Check = Callable[[RuleFacts, Split], Broken | None]
 
 
 def _attention_heads(facts: RuleFacts, split: Split) -> Broken | None:
-    if facts.heads is None or facts.heads % split.tensor == 0:
-        return None
-    return Broken(Rule.ATTENTION_HEADS, f"tensor={split.tensor} does not divide the {facts.heads} attention heads")
+    own = () if facts.heads is None else ((facts.heads, "attention heads"),)
+    for heads, what in (*own, *facts.further_heads):
+        if heads % split.tensor:
+            return Broken(Rule.ATTENTION_HEADS, f"tensor={split.tensor} does not divide the {heads} {what}")
+    return None
 
 
 def _kv_heads(facts: RuleFacts, split: Split) -> Broken | None:
