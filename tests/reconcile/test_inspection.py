@@ -80,7 +80,7 @@ def test_a_folder_is_read_without_its_weights(tmp_path: Path) -> None:
 LIBRARY = """
 class HfApi:
     def get_safetensors_metadata(self, name, revision):
-        from huggingface_hub.utils import NotASafetensorsRepoError
+        from huggingface_hub.errors import NotASafetensorsRepoError
         raise NotASafetensorsRepoError(name)
 
 def hf_hub_download(name, file, revision):
@@ -97,7 +97,7 @@ def test_a_model_on_the_hub_without_safetensors_is_read_by_its_config_alone(
     library = tmp_path / "huggingface_hub"
     library.mkdir()
     (library / "__init__.py").write_text(f"CONFIG = {str(config)!r}\n{LIBRARY}")
-    (library / "utils.py").write_text("class NotASafetensorsRepoError(Exception): ...\n")
+    (library / "errors.py").write_text("class NotASafetensorsRepoError(Exception): ...\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     code, text = said("acme/boat", tmp_path)

@@ -78,7 +78,7 @@ def local(folder: Path) -> tuple[dict[str, Any], list[tuple[str, int]]]:
 def hub(name: str, revision: str) -> tuple[dict[str, Any], list[tuple[str, int]]]:
     """Config and tensors of a model on the hub; headers are read in part, weights are not loaded."""
     from huggingface_hub import HfApi, hf_hub_download  # noqa: PLC0415 - of the engine's image
-    from huggingface_hub.utils import NotASafetensorsRepoError  # noqa: PLC0415
+    from huggingface_hub.errors import NotASafetensorsRepoError  # noqa: PLC0415
 
     config = json.loads(Path(hf_hub_download(name, "config.json", revision=revision)).read_bytes())
     try:
