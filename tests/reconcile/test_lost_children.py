@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bayplan.cluster.resources import CONTROLLER_REVISIONS, PDBS, SERVICES, Key, Resource
+from bayplan.cluster.resources import CONTROLLER_REVISIONS, INFERENCE_MODELS, PDBS, SERVICES, Key, Resource
 from tests.reconcile.test_model_changes import serving as serving_replicas
 from tests.reconcile.world import World
 
@@ -23,6 +23,18 @@ async def test_a_child_that_somebody_deletes_is_made_again_at_once(resource: Res
     await cluster.run()
     assert keys(cluster, resource) == [child]
     assert cluster.status(key) == before
+
+
+@pytest.mark.parametrize("resource", [SERVICES, PDBS, CONTROLLER_REVISIONS], ids=str)
+async def test_what_the_garbage_collector_takes_of_a_deleted_model_is_not_made_again(resource: Resource) -> None:
+    cluster, key = await serving_replicas(1, nodes=1)
+    (child,) = keys(cluster, resource)
+    cluster.api.remove(resource, child)
+    cluster.operator.deliver()
+    # The model's own deletion comes on another stream, and later.
+    cluster.api.remove(INFERENCE_MODELS, key)
+    await cluster.operator.reconcile(key)
+    assert keys(cluster, resource) == []
 
 
 def _selector(body: dict[str, Any]) -> None:

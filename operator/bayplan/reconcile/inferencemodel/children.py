@@ -213,6 +213,17 @@ class ChildWriter:
         with self._own_write():
             self.revisions.put(view_child(raw))
 
+    def lacks(
+        self, model: ModelIdentity, *, multi_node: bool, revisions: Iterable[str], serving: Iterable[Group]
+    ) -> bool:
+        """Whether a child is to be made for groups that are there already: a first budget, or what somebody deleted."""
+        if not self.has_service(model) or not all(self.has_revision(model, revision) for revision in revisions):
+            return True
+        if multi_node and self._own(self.services, _ranks_key(model), model) is None:
+            return True
+        budgets = {child.key.name for child in self.budgets.by_index(BY_OWNER, model.uid)}
+        return any(group.name not in budgets for group in serving)
+
     # --- services --------------------------------------------------------------------------------------------------
 
     async def ensure_services(self, model: ModelIdentity, *, multi_node: bool) -> None:
@@ -229,7 +240,7 @@ class ChildWriter:
 
     async def drop_ranks_service(self, model: ModelIdentity) -> None:
         """Have none that names ranks: no group is over several nodes any more, and none can be."""
-        found = self._own(self.services, Key(model.namespace, manifests.ranks_service_name(model.name)), model)
+        found = self._own(self.services, _ranks_key(model), model)
         if found is not None and not found.deleting:
             await self._delete(SERVICES, self.services, found)
 
@@ -335,6 +346,10 @@ def _as_stated(actual: object, stated: object) -> bool:
         return False
     pairs = zip(actual, stated, strict=True)
     return all(isinstance(one, dict) and one | item == one for one, item in pairs)
+
+
+def _ranks_key(model: ModelIdentity) -> Key:
+    return Key(model.namespace, manifests.ranks_service_name(model.name))
 
 
 def _is_left_over(raw: Mapping[str, Any], model: ModelIdentity) -> bool:

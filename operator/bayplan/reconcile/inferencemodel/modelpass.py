@@ -277,16 +277,23 @@ class ModelPass:
     # --- children and timers ---------------------------------------------------------------------------------------
 
     async def _children(self) -> None:
+        serving = [g for g in self.groups if g.stage is Stage.READY]
         if self.groups:
-            # They were there before the first reservation; whoever deletes them gets new ones.
+            # They were there before the first reservation; whoever deletes them gets new ones. The garbage collector
+            # deletes them, too, and may do so before the model's own deletion is heard of.
             multi_node = any(len(group.members) > 1 for group in self.groups)
+            revisions = {arm.wish.target.revision for arm in self._arms if not arm.wish.target.frozen}
+            revisions &= {group.revision for group in self.groups}
+            if self._tools.children.lacks(
+                self._wish.model, multi_node=multi_node, revisions=revisions, serving=serving
+            ):
+                await self._tools.confirm(self._wish.model, self._wish.generation)
             await self._tools.children.ensure_services(self._wish.model, multi_node=multi_node)
             if not multi_node and not any(arm.wish.plan.multi_node for arm in self._arms):
                 await self._tools.children.drop_ranks_service(self._wish.model)
             for arm in self._arms:
                 if any(group.revision == arm.wish.target.revision for group in self.groups):
                     await arm.reserver.restore_snapshot()
-        serving = [g for g in self.groups if g.stage is Stage.READY]
         # A drain that is taken back passes through Warming, and the budget with it.
         others = [g for g in self.groups if g.stage in (Stage.DRAINING, Stage.WARMING) and not g.deleting]
         await self._tools.children.sync_budgets(self._wish.model, serving, others)
