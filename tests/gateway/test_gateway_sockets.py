@@ -358,7 +358,7 @@ async def test_a_thousand_sockets_torn_at_random_leak_nothing(make_town: MakeTow
     assert readings.demand.requests == sum(
         outcomes["default", "tiny", which] for which in RequestOutcome if which is not RequestOutcome.REFUSED
     )
-    assert town.gateway.generations.buffered_bytes == 0
+    await until(lambda: town.gateway.generations.buffered_bytes == 0)
     (rows,) = [[row.running for _, row in town.gateway.evidence.rows()]]
     assert rows == [0] * len(rows)
     assert (await town.post())[0] == 200
