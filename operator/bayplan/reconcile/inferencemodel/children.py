@@ -89,7 +89,7 @@ class ChildWriter:
         self.budgets = budgets
         self.revisions = revisions
         self._by_us = False
-        self._as_stated: dict[tuple[Resource, Key], int] = {}
+        self._checked: dict[tuple[Resource, Key], int] = {}
         """Versions of services and budgets that have been held against what Bayplan states."""
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
@@ -99,7 +99,7 @@ class ChildWriter:
             child = new or old
             if old is not None and new is None:
                 for resource in (SERVICES, PDBS):
-                    self._as_stated.pop((resource, old.key), None)
+                    self._checked.pop((resource, old.key), None)
             if child is None or self._by_us:
                 return
             if old is not None and new is not None and replace(old, resource_version=new.resource_version) == new:
@@ -302,7 +302,7 @@ class ChildWriter:
         admission webhook wants it so, and writing again would have no end."""
         changed = _changed(loads(child.spec, exact_numbers=False) if child.spec else {}, body["spec"])
         if not changed or child.deleting:
-            self._as_stated[resource, child.key] = child.resource_version
+            self._checked[resource, child.key] = child.resource_version
             return
         ops = [
             {"op": "test", "path": "/metadata/uid", "value": child.uid},
@@ -311,10 +311,10 @@ class ChildWriter:
         written = view_child(await self._port.patch_json(resource, child.key.namespace, child.key.name, ops))
         with self._own_write():
             store.put(written)
-        self._as_stated[resource, child.key] = written.resource_version
+        self._checked[resource, child.key] = written.resource_version
 
     def _is_checked(self, resource: Resource, child: ChildView) -> bool:
-        return self._as_stated.get((resource, child.key)) == child.resource_version
+        return self._checked.get((resource, child.key)) == child.resource_version
 
     async def _delete(self, resource: Resource, store: Store[ChildView], child: ChildView) -> None:
         try:
@@ -328,7 +328,7 @@ class ChildWriter:
                 store.put(found)
                 if found.uid == child.uid:
                     raise WorldChangedError(f"{resource} {child.key}: {error}") from None
-        self._as_stated.pop((resource, child.key), None)
+        self._checked.pop((resource, child.key), None)
         with self._own_write():
             store.discard(child.key, child.uid, child.resource_version)
 

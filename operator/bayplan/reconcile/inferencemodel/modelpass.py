@@ -292,7 +292,7 @@ class ModelPass:
             if not multi_node and not any(arm.wish.plan.multi_node for arm in self._arms):
                 await self._tools.children.drop_ranks_service(self._wish.model)
             for arm in self._arms:
-                if any(group.revision == arm.wish.target.revision for group in self.groups):
+                if arm.wish.target.revision in revisions:
                     await arm.reserver.restore_snapshot()
         # A drain that is taken back passes through Warming, and the budget with it.
         others = [g for g in self.groups if g.stage in (Stage.DRAINING, Stage.WARMING) and not g.deleting]
