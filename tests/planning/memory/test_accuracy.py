@@ -13,7 +13,8 @@ from bench.memoryrows import observations
 
 ROWS = Path(__file__).parent / "observed.csv"
 APART = Path(__file__).parent / "observed_apart.csv"
-"""Start logs of other sources, gathered after the rules were written: no rule or constant was taken from them."""
+"""Start logs of other sources, gathered after the rules were written. No constant was taken from them; docs/memory.md
+names the two rules that they prompted."""
 DIED_IN_GRAPH_CAPTURE = {"kv045", "kv177"}
 
 
