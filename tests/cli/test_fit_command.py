@@ -1,47 +1,14 @@
-"""`bayplan fit`: verdicts and exit codes, what it prints, and what it does with bad input."""
+"""`bayplan fit`: verdicts and exit codes, and what it prints."""
 
 import json
-import struct
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
 from bayplan.api.inferencemodel import Architecture
-from bayplan.cli.main import app
 from tests.api.specs import MINIMAL_SPEC, model
-
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "hidden_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "intermediate_size": 512,
-    "vocab_size": 1024,
-    "max_position_embeddings": 4096,
-    "torch_dtype": "bfloat16",
-}
-LLAMA = ("--model", "meta-llama/Llama-3.1-8B-Instruct", "--engine-version", "0.32.0", "--max-model-len", "8192")
-"""Fits on one H100 many times over."""
-
-
-def fit(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["fit", *map(str, arguments)], env={"COLUMNS": "160", "NO_COLOR": "1"})
-
-
-def answered(*arguments: object) -> Any:
-    result = fit(*arguments, "--json")
-    assert result.exit_code in (0, 1), result.stderr
-    return json.loads(result.stdout)
-
-
-def write(path: Path, content: object) -> Path:
-    path.write_text(content if isinstance(content, str) else json.dumps(content))
-    return path
+from tests.cli.fitcalls import CONFIG, LLAMA, answered, fit, header, manifest, tensors, write
 
 
 def test_a_model_that_fits_exits_with_0_and_shows_its_terms() -> None:
@@ -175,40 +142,6 @@ def test_no_gpu_of_the_comparison_fits_is_1() -> None:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def header(tensors: dict[str, list[int]]) -> tuple[bytes, int]:
-    """A safetensors header of bf16 tensors, and the bytes of its data."""
-    entries, end = {}, 0
-    for name, shape in tensors.items():
-        size = 2
-        for side in shape:
-            size *= side
-        entries[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [end, end + size]}
-        end += size
-    text = json.dumps(entries).encode()
-    return struct.pack("<Q", len(text)) + text, end
-
-
-def tensors() -> dict[str, list[int]]:
-    found = {"model.embed_tokens.weight": [1024, 256], "lm_head.weight": [1024, 256], "model.norm.weight": [256]}
-    for layer in range(2):
-        found |= {
-            f"model.layers.{layer}.self_attn.q_proj.weight": [256, 256],
-            f"model.layers.{layer}.mlp.up_proj.weight": [512, 256],
-        }
-    return found
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A model's folder with a config and one file of tensors, whose data is a hole in the file."""
-    write(tmp_path / "config.json", CONFIG)
-    head, size = header(tensors())
-    with (tmp_path / "model.safetensors").open("wb") as file:
-        file.write(head)
-        file.truncate(len(head) + size)
-    return tmp_path
-
-
 def test_a_folder_gives_header_sums(folder: Path) -> None:
     found = answered("--model", folder, "--gpu", "L4")
     weights = found["terms"][0]
@@ -234,10 +167,6 @@ def test_write_of_a_catalogue_name_is_the_name() -> None:
     assert block == {"spec": {"model": {"architecture": {"name": "Qwen/Qwen3-14B", "weightFormat": "fp8"}}}}
 
 
-def manifest(tmp_path: Path, **changes: Any) -> Path:
-    return write(tmp_path / "model.yaml", yaml.safe_dump(model({**MINIMAL_SPEC, **changes}, "llama")))
-
-
 def test_a_manifest_is_asked_for_each_of_its_products(tmp_path: Path) -> None:
     path = manifest(tmp_path, placement={"gpuProducts": ["NVIDIA-L4", "NVIDIA-H100-80GB-HBM3"]}, concurrency=8)
     found = answered("-f", path)
@@ -257,134 +186,6 @@ def test_a_written_block_in_a_manifest_gives_the_same_plan(tmp_path: Path, folde
 
     assert by_manifest["terms"] == by_flags["terms"]
     assert by_manifest["kv"] == by_flags["kv"]
-
-
-# --- bad input --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((), "--config FILE, --model NAME"),
-        (("--model", "Llama-3.1-8B"), "state --gpu NAME"),
-        (("--model", "never-heard-of", "--gpu", "H100"), "not in the catalogue"),
-        (("--model", "Llama-3.1-8B", "--gpu", "Abacus"), "use one of"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--max-model-len", -1), "max_model_len"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--gpu-memory-utilization", "nan"), "finite"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--gpu-memory-utilization", "1.01"), "at most 1"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--gpu-memory-utilization", "much"), "must be a number"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--concurrency", 0), "concurrency"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "-tp", 0), "tensor-parallel-size"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--kv-cache-dtype", "int3"), "kv_cache_dtype"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--quantization", "int3"), "quantization"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--engine-version", "new"), "engine_version"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--gpu-memory-gib", "0"), "above 0"),
-        (("--model", "Llama-3.1-8B", "--gpu", "H100", "--block-size", "x"), "block-size"),
-        (("--filename", "/nonexistent/model.yaml"), "cannot be read"),
-        (("--config", "/nonexistent/config.json", "--gpu", "H100"), "cannot be read"),
-        (("--model", "Llama-3.1-8B", "--weights", "/nonexistent", "--gpu", "H100"), "no .safetensors file"),
-    ],
-)
-def test_a_question_that_is_invalid_exits_with_2_and_names_the_field(arguments: tuple[object, ...], says: str) -> None:
-    result = fit(*arguments)
-
-    assert result.exit_code == 2
-    assert says in result.stderr
-    assert result.stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"architectures": ["NewForCausalLM"]}, "NewForCausalLM is not a known class"),
-        ({"num_attention_heads": 0}, "num_attention_heads"),
-        ({"head_dim": 0}, "head_dim"),
-        ({"hidden_size": -5}, "hidden_size"),
-        ({"vocab_size": 1.5}, "vocab_size"),
-        ({"num_hidden_layers": None}, "num_hidden_layers"),
-    ],
-)
-def test_a_config_that_no_plan_can_be_made_of_is_named(tmp_path: Path, change: dict[str, Any], says: str) -> None:
-    result = fit("--config", write(tmp_path / "config.json", {**CONFIG, **change}), "--gpu", "H100")
-
-    assert result.exit_code == 2
-    assert says in result.stderr
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"architectures": NaN', "[" * 100_000])
-def test_a_config_that_is_no_json_is_named(tmp_path: Path, text: str) -> None:
-    result = fit("--config", write(tmp_path / "config.json", text), "--gpu", "H100")
-
-    assert result.exit_code == 2
-    assert "config.json" in result.stderr
-
-
-def _huge(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(2 * 10**9)
-
-
-def _truncated(path: Path) -> None:
-    path.write_bytes(b"\x10\x00")
-
-
-def _short(path: Path) -> None:
-    path.write_bytes(header(tensors())[0])
-
-
-def _boundless(path: Path) -> None:
-    path.write_bytes(struct.pack("<Q", 10**18) + b"{}")
-
-
-@pytest.mark.parametrize(
-    ("name", "spoil", "says"),
-    [
-        ("config.json", _huge, "longer than"),
-        ("model.safetensors", _truncated, "truncated"),
-        ("model.safetensors", _short, "holds 0 bytes of data"),
-        ("model.safetensors", _boundless, "states a header of 1000000000000000000 bytes"),
-    ],
-)
-def test_a_spoiled_file_is_refused_before_it_is_read(
-    folder: Path, name: str, spoil: Callable[[Path], None], says: str
-) -> None:
-    spoil(folder / name)
-    result = fit("--model", folder, "--gpu", "H100")
-
-    assert result.exit_code == 2
-    assert says in result.stderr
-
-
-def test_weights_of_another_model_are_a_contradiction(folder: Path) -> None:
-    result = fit("--model", "Llama-3.1-8B", "--weights", folder, "--gpu", "H100")
-
-    assert result.exit_code == 2
-    assert "num_hidden_layers: is 32 in config.json, and the files hold no tensor of layer 2" in result.stderr
-
-
-def test_a_wrong_manifest_names_its_fields(tmp_path: Path) -> None:
-    result = fit("-f", manifest(tmp_path, concurrency=0), "--gpu", "H100")
-
-    assert result.exit_code == 2
-    assert "spec.concurrency" in result.stderr
-
-
-def test_a_manifest_of_an_unknown_model_says_what_it_needs(tmp_path: Path) -> None:
-    unknown = {name: value for name, value in MINIMAL_SPEC["model"].items() if name != "architecture"}
-    result = fit("-f", manifest(tmp_path, model=unknown), "--gpu", "H100")
-
-    assert result.exit_code == 2
-    assert "UnknownArchitecture" in result.stderr
-
-
-def test_a_manifest_excludes_the_flags_that_it_states(tmp_path: Path) -> None:
-    result = fit("-f", manifest(tmp_path), "--gpu", "H100", "-tp", 2)
-
-    assert result.exit_code == 2
-    assert "leave --tensor-parallel-size out" in result.stderr
-
-
-# --- other engines ----------------------------------------------------------------------------------------------------
 
 
 def test_an_engine_that_chooses_its_share_has_a_band() -> None:
